@@ -1,0 +1,236 @@
+"""bco.yaml -> RunConfig: strict, complete, with the nearest name for a misspelt key.
+
+Read once; nothing looks at the environment afterwards, but for `os.environ/NAME` keys, which the gateway resolves.
+"""
+
+from __future__ import annotations
+
+import difflib
+import types
+import typing
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from bco_graph.errors import ConfigError
+from bco_graph.state import Method
+
+RunName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Deployment(Section):
+    """One entry of litellm's `model_list`. `litellm_params.model` is `provider/model`, or `local/smollm2-135m`."""
+
+    model_name: Name
+    litellm_params: dict[str, Any]
+    model_info: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _has_model(self) -> Deployment:
+        if not isinstance(self.litellm_params.get("model"), str):
+            raise ValueError(f"deployment {self.model_name!r} needs litellm_params.model, such as openai/gpt-5-mini")
+        return self
+
+
+class Models(Section):
+    """litellm's own proxy format."""
+
+    model_list: list[Deployment] = Field(default_factory=list)
+    router_settings: dict[str, Any] = Field(default_factory=dict)
+    litellm_settings: dict[str, Any] = Field(default_factory=dict)
+    retries: Annotated[int, Field(ge=0, le=20)] = 2
+    """Retries of one call after a failure that may pass (429, 5xx, connection); the only retry layer."""
+    timeout_s: Annotated[float, Field(gt=0)] = 120.0
+    """Seconds for one call, always set."""
+    cache: bool = True
+
+
+class Roles(Section):
+    """Which deployment (`model_name`) plays which role. A role that a run does not use may stay empty."""
+
+    target: Name
+    proposer: Name | None = None
+    judge: Name | None = None
+    predictor: Name | None = None
+
+
+class ProposerConfig(Section):
+    """Who proposes. `agent`: a tool loop on the proposer role; `command`: a coding-agent CLI; `handoff`: a person
+    or another system, through an interrupt; `replay`: the steps of a recorded run; any other name: an entry point
+    of the group `bco_graph.proposers`."""
+
+    kind: Name = "agent"
+    max_refusals: Annotated[int, Field(ge=0, le=20)] = 3
+    """How many refused submissions a step may have before it fails."""
+    max_turns: Annotated[int, Field(gt=0)] = 60
+    """`agent`: model calls in one step."""
+    max_tokens: Annotated[int, Field(gt=0)] = 400_000
+    """`agent`: prompt plus completion tokens in one step."""
+    protocol: Literal["auto", "tools", "json"] = "auto"
+    """`agent`: native tool calling, or one JSON object a line; `auto` asks the model's description."""
+    command: list[str] = Field(default_factory=list)
+    """`command`: argv; `{prompt}`, `{prompt_file}`, `{workspace}`, `{gateway}` and `{token}` are filled in."""
+    timeout_s: Annotated[float, Field(gt=0)] = 1800.0
+    """`command`: seconds for one step."""
+    environment: list[str] = Field(default_factory=list)
+    """`command`: names of variables it may see beside PATH, HOME, LANG and TERM, credentials among them."""
+    recording: str | None = None
+    """`replay`: folder of the recorded steps."""
+
+
+class Evaluation(Section):
+    repeats: Annotated[int, Field(ge=1, le=100)] = 1
+    concurrency: Annotated[int, Field(ge=1, le=1024)] = 8
+    timeout_s: Annotated[float, Field(gt=0)] = 120.0
+    """Seconds for one task."""
+    sandbox: Literal["auto", "required", "off"] = "auto"
+    """`auto`: bubblewrap where it works, else none, and the run says so; `required`: refuse to run without."""
+    coverage_floor: Annotated[float, Field(gt=0, le=1)] = 0.9
+    """Below this share of real results a candidate is undecided."""
+    train: Annotated[int, Field(gt=0)] | None = None
+    """Use only the first N train tasks, spread evenly over types; None: all."""
+    heldout: Annotated[int, Field(gt=0)] | None = None
+    max_trace_bytes: Annotated[int, Field(ge=1000)] = 1_000_000
+    """Kept of each of stdout and stderr; a cut is marked with both sizes."""
+
+
+class Budget(Section):
+    """Limits over the whole run, all roles together. None: no limit. Refused before the call that would pass one."""
+
+    calls: Annotated[int, Field(gt=0)] | None = None
+    tokens: Annotated[int, Field(gt=0)] | None = None
+    usd: Annotated[float, Field(gt=0)] | None = None
+    """Needs a price for each model that is called: litellm's, or `model_info.input_cost_per_token` and output."""
+    wall_s: Annotated[float, Field(gt=0)] | None = None
+
+
+class WorldModelConfig(Section):
+    token_budget: Annotated[int, Field(ge=500)] = 6000
+    """Tokens that the HEAD may take (estimated as characters / 4); compaction keeps it below."""
+    calibration_block: bool = True
+
+
+class RunConfig(Section):
+    """The whole of bco.yaml."""
+
+    name: RunName
+    method: Method = "bco"
+    iterations: Annotated[int, Field(ge=0, le=100_000)] = 10
+    seed: int = 0
+    suite: Name
+    suite_options: dict[str, Any] = Field(default_factory=dict)
+    scaffold: str | None = None
+    """Folder of the initial scaffold; None: the suite's own."""
+    runs: str = "runs"
+    """Folder in which run folders are made."""
+    models: Models
+    roles: Roles
+    proposer: ProposerConfig = Field(default_factory=ProposerConfig)
+    evaluation: Evaluation = Field(default_factory=Evaluation)
+    budget: Budget = Field(default_factory=Budget)
+    world_model: WorldModelConfig = Field(default_factory=WorldModelConfig)
+    grading: Literal["computed", "paper"] = "computed"
+    max_failures: Annotated[int, Field(ge=1)] = 3
+    """This many failed iterations in a row stop the run."""
+
+    @model_validator(mode="after")
+    def _roles_exist(self) -> RunConfig:
+        names = [d.model_name for d in self.models.model_list]
+        for role, name in self.roles.model_dump().items():
+            if name is not None and name not in names:
+                raise ValueError(
+                    f"roles.{role} names the deployment {name!r}, which models.model_list does not have"
+                    f"{nearest(name, names)}; available: {', '.join(names) or 'none'}"
+                )
+        return self
+
+    @property
+    def run_dir(self) -> Path:
+        return Path(self.runs) / self.name
+
+
+def nearest(name: str, known: typing.Iterable[str]) -> str:
+    """` (did you mean 'x'?)`, or nothing where no known name is near."""
+    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f" (did you mean {match[0]!r}?)" if match else ""
+
+
+def load_config(path: Path, *, overrides: dict[str, Any] | None = None) -> RunConfig:
+    """Read and check a bco.yaml. Relative folders in it are taken from the file's own folder.
+
+    `overrides` maps dotted keys to values and wins over the file. Raises ConfigError that names the file, each
+    wrong key, what was expected and the nearest known name.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read the config {str(path)!r}: {error.strerror}; `bco init` writes one") from error
+    try:
+        raw = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not YAML: {error}") from error
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path} holds no mapping at its top; `bco init` writes a config to start from")
+    for dotted, value in (overrides or {}).items():
+        _set(raw, dotted, value)
+    return check_config(raw, source=str(path), base=path.parent)
+
+
+def check_config(raw: dict[str, Any], *, source: str = "config", base: Path | None = None) -> RunConfig:
+    """RunConfig of a plain mapping; `base` is where relative folders start (None: left as they are)."""
+    try:
+        config = RunConfig.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError(_explain(error, source)) from error
+    if base is None:
+        return config
+    changes: dict[str, Any] = {"runs": str(base / config.runs)}
+    if config.scaffold is not None:
+        changes["scaffold"] = str(base / config.scaffold)
+    if config.proposer.recording is not None:
+        proposer = config.proposer.model_copy(update={"recording": str(base / config.proposer.recording)})
+        changes["proposer"] = proposer
+    return config.model_copy(update=changes)
+
+
+def _set(raw: dict[str, Any], dotted: str, value: Any) -> None:
+    *parents, last = dotted.split(".")
+    for key in parents:
+        raw = raw.setdefault(key, {})
+    raw[last] = value
+
+
+def _explain(error: ValidationError, source: str) -> str:
+    lines = [f"{source}: {error.error_count()} problem(s)"]
+    for item in error.errors():
+        where = ".".join(str(part) for part in item["loc"]) or "top level"
+        if item["type"] == "extra_forbidden":
+            known = _keys_at(item["loc"][:-1])
+            lines.append(f"  {where}: unknown key{nearest(str(item['loc'][-1]), known)}; known: {', '.join(known)}")
+        elif item["type"] == "missing":
+            lines.append(f"  {where}: missing; it is required")
+        else:
+            given = "" if isinstance(item.get("input"), dict) else f", not {item.get('input')!r}"
+            lines.append(f"  {where}: {item['msg'].removeprefix('Value error, ')}{given}")
+    return "\n".join(lines)
+
+
+def _keys_at(location: tuple[int | str, ...]) -> list[str]:
+    model: type[BaseModel] = RunConfig
+    for part in location:
+        if isinstance(part, str) and part in model.model_fields:
+            model = _section_in(model.model_fields[part].annotation) or model
+    return list(model.model_fields)
+
+
+def _section_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
+        return annotation if issubclass(annotation, BaseModel) else None
+    return next((found for arg in typing.get_args(annotation) if (found := _section_in(arg))), None)

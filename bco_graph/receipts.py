@@ -1,0 +1,243 @@
+"""The truth of a run: one SQLite file with a durable row per paid step, model call and task result.
+
+Everything else in a run folder can be drawn from these rows and the candidate store. Values are strict JSON text
+(no NaN, no pickle). A row, once written, is never changed: a second write of the same key raises.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bco_graph.errors import RunUnreadable
+from bco_graph.state import JSON, OutcomeKind, Split
+
+SCHEMA_VERSION = 1
+
+_SCHEMA = """
+create table if not exists meta (key text primary key, value text not null);
+create table if not exists results (
+  split text not null, candidate text not null, task text not null, repeat integer not null,
+  type text not null, kind text not null, score real, answer text not null, note text not null,
+  error text not null, seconds real not null, calls integer not null, tokens integer not null, at real not null,
+  primary key (split, candidate, task, repeat)) without rowid;
+create table if not exists steps (
+  iteration integer not null, step text not null, record text not null, at real not null,
+  primary key (iteration, step)) without rowid;
+create table if not exists calls (
+  id integer primary key, role text not null, candidate text not null, task text not null,
+  repeat integer not null, step text not null, deployment text not null, model text not null,
+  key text not null, cached integer not null, attempts integer not null, status text not null,
+  prompt_tokens integer not null, cached_tokens integer not null, completion_tokens integer not null,
+  usd real, seconds real not null, request text not null, response text not null, changes text not null,
+  at real not null);
+create index if not exists calls_by_job on calls (candidate, task, repeat);
+create table if not exists heldout (
+  id integer primary key, candidate text not null, reason text not null, at real not null);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ResultRow:
+    """One (candidate, task, repeat). `score` in [0, 1], or None where the kind is not a real result."""
+
+    split: Split
+    candidate: str
+    task: str
+    repeat: int
+    type: str
+    kind: OutcomeKind
+    score: float | None
+    answer: JSON
+    note: str
+    error: str
+    seconds: float
+    calls: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """One logical model call, retries included. `usd` is None where no price is known.
+
+    `request` is what was sent upstream after pinning, `response` what came back (or the error's text), both raw
+    JSON text; `changes` is what pinning altered. `key` is the content hash that the cache uses.
+    """
+
+    role: str
+    candidate: str
+    task: str
+    repeat: int
+    step: str
+    deployment: str
+    model: str
+    key: str
+    cached: bool
+    attempts: int
+    status: str
+    """`ok`, or the name of the error class."""
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    usd: float | None
+    seconds: float
+    request: str
+    response: str
+    changes: Mapping[str, JSON]
+
+
+class Receipts:
+    """Thread-safe. Each write is committed before the method returns."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.RLock()
+        try:
+            self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+            self._db.execute("pragma journal_mode=wal")
+            self._db.execute("pragma synchronous=normal")
+            self._db.executescript(_SCHEMA)
+            self._db.execute("insert or ignore into meta values ('schema_version', ?)", (str(SCHEMA_VERSION),))
+            version = int(self._one("select value from meta where key='schema_version'")[0])
+        except sqlite3.DatabaseError as error:
+            raise RunUnreadable(f"{path} is not readable as receipts: {error}; it was left as it is") from error
+        if version > SCHEMA_VERSION:
+            raise RunUnreadable(
+                f"{path} has schema version {version}; this bco-graph reads up to {SCHEMA_VERSION}: upgrade it"
+            )
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    @contextmanager
+    def _write(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            self._db.execute("begin immediate")
+            try:
+                yield self._db
+            except BaseException:
+                self._db.execute("rollback")
+                raise
+            self._db.execute("commit")
+
+    def _one(self, sql: str, *args: Any) -> Any:
+        with self._lock:
+            return self._db.execute(sql, args).fetchone()
+
+    def _all(self, sql: str, *args: Any) -> list[Any]:
+        with self._lock:
+            return self._db.execute(sql, args).fetchall()
+
+    # -- results ---------------------------------------------------------------------------------------------
+
+    def add_result(self, row: ResultRow) -> None:
+        with self._write() as db:
+            db.execute(
+                "insert into results values (?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+                (row.split, row.candidate, row.task, row.repeat, row.type, row.kind, row.score, dumps(row.answer),
+                 row.note, row.error, row.seconds, row.calls, row.tokens, time.time()),
+            )  # fmt: skip
+
+    def drop_unreal_results(self, split: Split, candidate: str) -> int:
+        """Forget rows that say nothing about the scaffold, so that an evaluation that goes on retries them."""
+        with self._write() as db:
+            return db.execute(
+                "delete from results where split=? and candidate=? and kind in ('infra_error','ungradeable')",
+                (split, candidate),
+            ).rowcount
+
+    def results(self, split: Split, candidate: str | None = None) -> list[ResultRow]:
+        """Rows in the order of (candidate, task, repeat)."""
+        where, args = ("", ()) if candidate is None else (" and candidate=?", (candidate,))
+        rows = self._all(
+            "select split, candidate, task, repeat, type, kind, score, answer, note, error, seconds, calls, tokens"
+            f" from results where split=?{where} order by candidate, task, repeat",
+            split,
+            *args,
+        )
+        return [ResultRow(*row[:7], json.loads(row[7]), *row[8:]) for row in rows]
+
+    # -- steps -----------------------------------------------------------------------------------------------
+
+    def add_step(self, iteration: int, step: str, record: Mapping[str, JSON]) -> None:
+        with self._write() as db:
+            db.execute("insert into steps values (?,?,?,?)", (iteration, step, dumps(record), time.time()))
+
+    def step(self, iteration: int, step: str) -> dict[str, JSON] | None:
+        """The record of a finished step; a node that runs again after a kill returns this and pays nothing."""
+        row = self._one("select record from steps where iteration=? and step=?", iteration, step)
+        return None if row is None else dict(json.loads(row[0]))
+
+    def steps(self, step: str | None = None) -> list[tuple[int, str, dict[str, JSON]]]:
+        """(iteration, step, record) in the order of iterations."""
+        where, args = ("", ()) if step is None else (" where step=?", (step,))
+        rows = self._all(f"select iteration, step, record from steps{where} order by iteration, at", *args)
+        return [(row[0], row[1], json.loads(row[2])) for row in rows]
+
+    # -- calls -----------------------------------------------------------------------------------------------
+
+    def add_call(self, call: CallRecord) -> None:
+        with self._write() as db:
+            db.execute(
+                f"insert into calls values (null{',?' * 20})",
+                (call.role, call.candidate, call.task, call.repeat, call.step, call.deployment, call.model, call.key,
+                 call.cached, call.attempts, call.status, call.prompt_tokens, call.cached_tokens,
+                 call.completion_tokens, call.usd, call.seconds, call.request, call.response, dumps(call.changes),
+                 time.time()),
+            )  # fmt: skip
+
+    def calls_of(self, candidate: str, task: str, repeat: int) -> list[CallRecord]:
+        """Calls of one job in the order they ended."""
+        rows = self._all(
+            "select role, candidate, task, repeat, step, deployment, model, key, cached, attempts, status,"
+            " prompt_tokens, cached_tokens, completion_tokens, usd, seconds, request, response, changes"
+            " from calls where candidate=? and task=? and repeat=? and role='target' order by id",
+            candidate,
+            task,
+            repeat,
+        )
+        return [CallRecord(*row[:8], bool(row[8]), *row[9:18], json.loads(row[18])) for row in rows]
+
+    def spend(self) -> list[dict[str, JSON]]:
+        """Per role and deployment: calls made upstream, cache hits, tokens, money (None: no price known)."""
+        rows = self._all(
+            "select role, deployment, sum(1-cached), sum(cached), sum((1-cached)*prompt_tokens),"
+            " sum((1-cached)*completion_tokens),"
+            " case when count(*)=count(usd) then sum((1-cached)*usd) end, sum((1-cached)*seconds)"
+            " from calls group by role, deployment order by role, deployment"
+        )
+        keys = (
+            "role",
+            "deployment",
+            "calls",
+            "cache_hits",
+            "prompt_tokens",
+            "completion_tokens",
+            "usd",
+            "seconds",
+        )
+        return [dict(zip(keys, row, strict=True)) for row in rows]
+
+    # -- held-out accesses -----------------------------------------------------------------------------------
+
+    def log_heldout(self, candidate: str, reason: str) -> int:
+        """Write the access before it happens; returns how many there have been, this one included."""
+        with self._write() as db:
+            db.execute("insert into heldout values (null,?,?,?)", (candidate, reason, time.time()))
+            return int(db.execute("select count(*) from heldout").fetchone()[0])
+
+    def heldout_looks(self) -> int:
+        return int(self._one("select count(*) from heldout")[0])
+
+
+def dumps(value: JSON) -> str:
+    """Strict JSON text: no NaN, keys in order, non-ASCII as it is."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))

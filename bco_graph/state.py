@@ -1,0 +1,161 @@
+"""The state that flows through the graph: plain JSON, one writer per key.
+
+A checkpoint can be read without this package. Numbers are in the units their names say; scores, means and
+coverage are in [0, 1], higher is better. Traces never enter the state: rows and sources are referenced by
+candidate id and live in the run folder.
+
+key            written by   holds
+iteration      evaluate     number of the iteration last evaluated (0 is the untouched baseline)
+stop           evaluate     why the run ended, or None while it goes on
+outcome        evaluate     aggregate of the iteration's evaluation, or why there was none
+candidates     evaluate     append-only summaries of the evaluated candidates
+best           evaluate     what `selection.rank` says over all candidates
+proposal       propose      the staged edit, or why there is none
+prediction     predict      the sealed prediction (method `bco`)
+grade          grade        verdict, cause, computed figures, the proposer's reading (method `bco`)
+world_model    update       the HEAD of the world model (method `bco`); its HISTORY lives in the run folder
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Annotated, Any, Literal, TypeAlias, TypedDict
+
+JSON: TypeAlias = Any
+"""A value that `json.dumps(..., allow_nan=False)` takes and `json.loads` gives back unchanged."""
+
+Method = Literal["bco", "vanilla", "notes"]
+Split = Literal["train", "heldout"]
+OutcomeKind = Literal["scored", "no_answer", "timeout", "context_overflow", "infra_error", "ungradeable"]
+REAL_OUTCOMES: frozenset[str] = frozenset({"scored", "no_answer", "timeout", "context_overflow"})
+"""Outcomes that are results of the scaffold; the others say nothing about it and enter no mean."""
+
+Verdict = Literal["held", "refuted", "inert", "void", "undecided"]
+Mode = Literal["probe", "act", "refine", "explore"]
+Cause = Literal["not_wired", "behaviour_without_score", "surface_without_failure", "belief_wrong"]
+StepName = Literal["propose", "predict", "grade", "update"]
+StopReason = Literal["iterations", "budget", "failures", "drained"]
+"""`iterations`: all were run; `budget`: a limit was met; `failures`: too many failed iterations in a row;
+`drained`: asked to stop (Ctrl-C, SIGTERM)."""
+
+
+class Failure(TypedDict):
+    """Why a step gave nothing. `cause` is `StepFailed.cause`, or `checks` for a refused candidate, or `budget`."""
+
+    step: str
+    cause: str
+    reasons: list[str]
+
+
+class Proposal(TypedDict):
+    """The staged edit of one iteration. With `failure` set, the other text fields are empty."""
+
+    iteration: int
+    parent: str
+    """Candidate id the edit was made on, such as `iter_002`."""
+    name: str
+    mode: Mode | None
+    beliefs: list[str]
+    """Ids of the beliefs at stake (method `bco`), such as `E3`."""
+    failure_mode: str
+    mechanism: str
+    live_signature: str
+    """Text that only this mechanism leaves in a trace: a literal, or a regular expression after `re:`."""
+    tree: str
+    """Git tree of the edited scaffold in the candidate store."""
+    failure: Failure | None
+
+
+class SealedPrediction(TypedDict):
+    """The prediction as JSON with the sha256 of its canonical form, taken before the candidate existed."""
+
+    iteration: int
+    digest: str
+    content: dict[str, JSON]
+    failure: Failure | None
+
+
+class Outcome(TypedDict):
+    """What the evaluation of one iteration gave. `candidate` is None where the iteration has none."""
+
+    iteration: int
+    candidate: str | None
+    parent: str | None
+    mean: float | None
+    """Mean score over real results; None where there is no real result."""
+    coverage: float
+    tasks: int
+    passed: int
+    by_type: dict[str, float]
+    kinds: dict[str, int]
+    """Count of rows per outcome kind."""
+    failure: Failure | None
+
+
+class Grade(TypedDict):
+    """The computed grade with the proposer's reading of it beside."""
+
+    iteration: int
+    candidate: str
+    verdict: Verdict
+    cause: Cause | None
+    computed: dict[str, JSON]
+    reading: dict[str, JSON] | None
+    differences: list[str]
+    """Where the proposer's numbers differ from the computed ones; the computed stand."""
+    failure: Failure | None
+
+
+class CandidateSummary(TypedDict):
+    id: str
+    parent: str | None
+    mean: float | None
+    coverage: float
+
+
+class Best(TypedDict):
+    id: str
+    mean: float
+
+
+class BCOState(TypedDict, total=False):
+    """All keys; extend this class to add your own to a graph that contains ours."""
+
+    iteration: int
+    stop: StopReason | None
+    outcome: Outcome
+    candidates: Annotated[list[CandidateSummary], operator.add]
+    best: Best | None
+    proposal: Proposal
+    prediction: SealedPrediction
+    grade: Grade
+    world_model: dict[str, JSON]
+
+
+class EvaluateUpdate(TypedDict):
+    iteration: int
+    stop: StopReason | None
+    outcome: Outcome
+    candidates: list[CandidateSummary]
+    best: Best | None
+
+
+class ProposeUpdate(TypedDict):
+    proposal: Proposal
+
+
+class PredictUpdate(TypedDict):
+    prediction: SealedPrediction
+
+
+class GradeUpdate(TypedDict):
+    grade: Grade
+
+
+class UpdateUpdate(TypedDict):
+    world_model: dict[str, JSON]
+
+
+def candidate_id(iteration: int) -> str:
+    """`iter_007` for 7; past 999 the number simply grows."""
+    return f"iter_{iteration:03d}"
