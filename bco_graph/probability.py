@@ -20,10 +20,7 @@ def parse_probability(value: Any) -> float:
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{value!r} is not a probability: write 0.75, .75 or 75%")
-    if isinstance(value, str):
-        number = _parse_text(value.strip())
-    else:
-        number = float(value)
+    number = _parse_text(value.strip()) if isinstance(value, str) else float(value)
     if number is None or not math.isfinite(number) or not 0 <= number <= 1:
         raise ValueError(f"{value!r} is not a probability: write 0.75, .75 or 75%")
     return number

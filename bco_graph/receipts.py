@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +163,7 @@ class Receipts:
             split,
             *args,
         )
-        return [ResultRow(*row[:7], json.loads(row[7]), *row[8:]) for row in rows]
+        return [_result(row) for row in rows]
 
     # -- steps -----------------------------------------------------------------------------------------------
 
@@ -204,7 +204,7 @@ class Receipts:
             task,
             repeat,
         )
-        return [CallRecord(*row[:8], bool(row[8]), *row[9:18], json.loads(row[18])) for row in rows]
+        return [_call(row) for row in rows]
 
     def spend(self) -> list[dict[str, JSON]]:
         """Per role and deployment: calls made upstream, cache hits, tokens, money (None: no price known)."""
@@ -236,6 +236,16 @@ class Receipts:
 
     def heldout_looks(self) -> int:
         return int(self._one("select count(*) from heldout")[0])
+
+
+def _result(row: tuple[Any, ...]) -> ResultRow:
+    named = dict(zip((f.name for f in fields(ResultRow)), row, strict=True))
+    return ResultRow(**named | {"answer": json.loads(named["answer"])})
+
+
+def _call(row: tuple[Any, ...]) -> CallRecord:
+    named = dict(zip((f.name for f in fields(CallRecord)), row, strict=True))
+    return CallRecord(**named | {"cached": bool(named["cached"]), "changes": json.loads(named["changes"])})
 
 
 def dumps(value: JSON) -> str:
