@@ -1,0 +1,82 @@
+"""Binds the nodes to a run: one async core, a thin sync face, the run folder opened by the first node that runs."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextvars
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.runnables import RunnableLambda
+
+from bco_graph.config import RunConfig
+from bco_graph.protocols import Proposer, Suite
+from bco_graph.runtime import RunContext, open_run
+
+if TYPE_CHECKING:
+    from langchain_core.runnables import Runnable
+
+Node = Callable[..., Awaitable[Any]]
+
+
+class RunHandle:
+    """A run that is opened when it is first needed and closed once; safe to share between threads."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        suite: Suite | None = None,
+        proposer: Proposer | None = None,
+        target: str | None = None,
+        **options: Any,
+    ) -> None:
+        self.config = config
+        self._how: dict[str, Any] = {"suite": suite, "proposer": proposer, "target": target, **options}
+        self._run: RunContext | None = None
+        self._lock = threading.Lock()
+
+    def open(self) -> RunContext:
+        with self._lock:
+            if self._run is None:
+                self._run = open_run(self.config, **self._how)
+                atexit.register(self.close)
+            return self._run
+
+    def close(self) -> None:
+        with self._lock:
+            run, self._run = self._run, None
+        if run is not None:
+            atexit.unregister(self.close)
+            run.close()
+
+    @property
+    def folder(self) -> Path:
+        return self.config.run_dir
+
+
+def bind(node: Node, handle: RunHandle) -> Runnable[Any, Any]:
+    """The node as LangGraph takes it, for `ainvoke` and `astream` as well as `invoke` and `stream`."""
+    name = getattr(node, "__name__", "node")
+
+    async def run_async(state: Any) -> Any:
+        run = handle.open()
+        iteration = int(state.get("iteration", -1)) + (0 if name in ("grade", "update") else 1)
+        started = time.monotonic()
+        run.events.emit("node_started", iteration, node=name)
+        update = await node(state, run=run)
+        run.events.emit("node_ended", iteration, node=name, seconds=round(time.monotonic() - started, 3))
+        return update
+
+    def run_sync(state: Any) -> Any:
+        context = contextvars.copy_context()
+        # A thread of its own: the caller may be inside of a running loop, as notebooks are.
+        with ThreadPoolExecutor(1, thread_name_prefix=f"bco-{name}") as pool:
+            return pool.submit(context.run, asyncio.run, run_async(state)).result()
+
+    return RunnableLambda(run_sync, afunc=run_async, name=name)

@@ -1,0 +1,119 @@
+"""The candidate store: a bare git repository with one commit per candidate, tag `iter_NNN`, parent = its parent.
+
+Bytes are stored as they are: no line-ending conversion, no filters, no ignore rules, no hooks, no user config.
+Trees are staged first (`stage`) and become candidates later (`admit`), so that a prediction can be made on the diff
+of something that is no candidate yet. Needs the `git` program.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from bco_graph.errors import ConfigError, RunUnreadable
+from bco_graph.scaffold_tree import copy_tree
+from bco_graph.state import candidate_id
+
+_PLAIN = "* -text -eol -filter -ident -working-tree-encoding -export-subst -export-ignore !diff !merge\n"
+_IDENTITY = {
+    "GIT_AUTHOR_NAME": "bco-graph",
+    "GIT_AUTHOR_EMAIL": "bco-graph@localhost",
+    "GIT_COMMITTER_NAME": "bco-graph",
+    "GIT_COMMITTER_EMAIL": "bco-graph@localhost",
+}
+
+
+class CandidateStore:
+    """Content-addressed: equal sources have equal trees, in any run. Methods block for a few milliseconds."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if not path.exists():
+            self._create()
+
+    def _create(self) -> None:
+        if shutil.which("git") is None:
+            raise ConfigError("the candidate store needs the program 'git' on PATH: install git")
+        making = self.path.with_name(self.path.name + ".making")
+        shutil.rmtree(making, ignore_errors=True)
+        _git(["init", "--quiet", "--bare", "--initial-branch=candidates", "--template=", str(making)])
+        (making / "info").mkdir(exist_ok=True)
+        (making / "info" / "attributes").write_text(_PLAIN, encoding="utf-8")
+        making.replace(self.path)
+
+    def stage(self, folder: Path) -> str:
+        """Store the admitted files of a folder; returns the tree's id. The folder is not changed."""
+        with tempfile.TemporaryDirectory(prefix="bco-stage-") as scratch:
+            clean = Path(scratch) / "tree"
+            copy_tree(folder, clean)
+            # The index goes to a file of its own: several stages may run at once.
+            env = {"GIT_INDEX_FILE": str(Path(scratch) / "index"), "GIT_WORK_TREE": str(clean)}
+            self._run("add", "--force", "--all", ".", env=env, cwd=clean)
+            return self._run("write-tree", env=env).decode().strip()
+
+    def admit(self, iteration: int, tree: str, parent: str | None) -> str:
+        """Make a staged tree the candidate of an iteration; repeating it with the same tree changes nothing."""
+        name = candidate_id(iteration)
+        if name in self.ids():
+            if self.tree(name) != tree:
+                raise RunUnreadable(f"{self.path} already holds another {name}: was this run folder edited by hand?")
+            return name
+        parents = ["-p", f"refs/tags/{parent}"] if parent else []
+        # The iteration is the time stamp, so that the same edits give the same commits.
+        stamp = {"GIT_AUTHOR_DATE": f"{iteration} +0000", "GIT_COMMITTER_DATE": f"{iteration} +0000"}
+        stamp = {key: f"@{value}" for key, value in stamp.items()}
+        commit = self._run("commit-tree", tree, *parents, "-m", name, env={**_IDENTITY, **stamp}).decode().strip()
+        self._run("update-ref", f"refs/tags/{name}", commit)
+        return name
+
+    def ids(self) -> list[str]:
+        """Candidate ids in the order of iterations."""
+        names = self._run("tag", "--list", "iter_*").decode().split()
+        return sorted(names, key=lambda name: int(name.removeprefix("iter_")))
+
+    def tree(self, candidate: str) -> str:
+        return self._run("rev-parse", "--verify", f"refs/tags/{candidate}^{{tree}}").decode().strip()
+
+    def checkout(self, tree: str, folder: Path) -> None:
+        """Write a tree's files into a folder that is emptied first."""
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        with tempfile.TemporaryDirectory(prefix="bco-checkout-") as scratch:
+            env = {"GIT_INDEX_FILE": str(Path(scratch) / "index"), "GIT_WORK_TREE": str(folder)}
+            self._run("read-tree", tree, env=env)
+            self._run("checkout-index", "--all", "--force", env=env, cwd=folder)
+
+    def diff(self, old: str, new: str) -> str:
+        """A patch that turns the old tree into the new one (`git apply`), binary files and renames included."""
+        patch = self._run("diff-tree", "-p", "--binary", "--no-color", "--no-ext-diff", "--no-textconv", old, new)
+        return patch.decode("utf-8", errors="surrogateescape")
+
+    def _run(self, *args: str, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> bytes:
+        return _git([f"--git-dir={self.path.resolve()}", *args], env=env, cwd=cwd)
+
+
+def _git(args: list[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> bytes:
+    environment = {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "LC_ALL": "C",
+        "HOME": os.devnull,
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_CONFIG_SYSTEM": os.devnull,
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_TERMINAL_PROMPT": "0",
+        **(env or {}),
+    }
+    settings = ["-c", "core.autocrlf=false", "-c", "core.quotepath=true", "-c", "core.hooksPath=/dev/null"]
+    settings += ["-c", "core.bare=false"] if env and "GIT_WORK_TREE" in env else []
+    try:
+        done = subprocess.run(["git", *settings, *args], env=environment, cwd=cwd, capture_output=True, check=False)
+    except FileNotFoundError as error:
+        raise ConfigError("the candidate store needs the program 'git' on PATH: install git") from error
+    if done.returncode:
+        message = done.stderr.decode("utf-8", errors="replace").strip()
+        raise RunUnreadable(f"git {args[1] if len(args) > 1 else args} failed in the candidate store: {message}")
+    return done.stdout

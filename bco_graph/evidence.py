@@ -1,0 +1,186 @@
+"""The evidence surface: draws what the proposer may read, the same for every method less what the method lacks.
+
+Everything here is a view of receipts and candidates and can be drawn again; nothing reads it back but the proposer,
+`signature_hits` (raw traces) and the notes of method `notes`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import quote
+
+from bco_graph.candidates import CandidateStore
+from bco_graph.errors import SubmissionRefused
+from bco_graph.protocols import Task
+from bco_graph.receipts import Receipts, ResultRow
+from bco_graph.run_folder import DOCUMENTS, RunFolder, write_text
+from bco_graph.state import JSON, REAL_OUTCOMES, Method, candidate_id
+
+
+class EvidenceSurface:
+    """Writes below `workspace/` only. Task ids become file names by percent-encoding."""
+
+    def __init__(self, folder: RunFolder, method: Method, store: CandidateStore, receipts: Receipts) -> None:
+        self.folder = folder
+        self.root = folder.workspace
+        self.document = DOCUMENTS[method]
+        self._store = store
+        self._receipts = receipts
+
+    # -- before and during a step ------------------------------------------------------------------------------
+
+    def open_scaffold(self, iteration: int, tree: str) -> None:
+        """Lay `scaffold/` for an iteration once; edits already made for that iteration are left alone."""
+        marker = self.folder.root / "scaffold_opened"
+        wanted = f"{iteration} {tree}\n"
+        if marker.exists() and marker.read_text(encoding="utf-8") == wanted and self.scaffold.exists():
+            return
+        self._store.checkout(tree, self.scaffold)
+        write_text(marker, wanted)
+
+    @property
+    def scaffold(self) -> Path:
+        return self.root / "scaffold"
+
+    def has(self, path: str) -> bool:
+        """Whether an evidence path (relative to the workspace) leads to a file inside of it."""
+        relative = PurePosixPath(path)
+        if relative.is_absolute() or ".." in relative.parts or "\0" in path:
+            return False
+        found = (self.root / relative).resolve()
+        return found.is_relative_to(self.root.resolve()) and found.is_file()
+
+    def notes(self) -> str:
+        """The free file of method `notes`, or nothing."""
+        path = self.root / "agent_notes.md"
+        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+    # -- what a step left --------------------------------------------------------------------------------------
+
+    def write_skill(self, text: str) -> None:
+        write_text(self.root / "SKILL.md", text)
+        if self.document and not (self.root / self.document).exists():
+            write_text(self.root / self.document, "")
+            link = self.folder.root / self.document
+            if not link.is_symlink():
+                link.symlink_to(Path("workspace") / self.document)
+
+    def write_document(self, text: str) -> None:
+        if self.document:
+            write_text(self.root / self.document, text)
+
+    def write_candidate(self, iteration: int, proposal: Mapping[str, JSON], *, tree: str, parent_tree: str) -> None:
+        folder = self.folder.iteration(iteration)
+        write_json(folder / "proposal.json", proposal)
+        write_text(folder / "diff.patch", self._store.diff(parent_tree, tree))
+        self._store.checkout(tree, folder / "source")
+
+    def write_baseline(self, tree: str) -> None:
+        self._store.checkout(tree, self.folder.iteration(0) / "source")
+
+    def write_text(self, iteration: int, name: str, text: str) -> None:
+        write_text(self.folder.iteration(iteration) / name, text)
+
+    def write_trace(self, iteration: int, trace: Mapping[str, JSON]) -> None:
+        name = trace_name(str(trace["task"]), int(trace["repeat"]))
+        write_json(self.folder.iteration(iteration) / "traces" / name, trace)
+
+    def write_outcome(self, iteration: int, outcome: Mapping[str, JSON], rows: Sequence[ResultRow]) -> None:
+        listed = [
+            {"task": r.task, "repeat": r.repeat, "type": r.type, "outcome": r.kind, "score": r.score,
+             "answer": r.answer, "note": r.note, "error": r.error, "seconds": round(r.seconds, 3),
+             "calls": r.calls, "tokens": r.tokens, "trace": f"traces/{trace_name(r.task, r.repeat)}"}
+            for r in rows
+        ]  # fmt: skip
+        write_json(self.folder.iteration(iteration) / "outcome.json", {**outcome, "rows": listed})
+
+    def write_tables(self, tasks: Sequence[Task], candidates: Sequence[Mapping[str, JSON]]) -> None:
+        """`task_score_matrix.csv` (a blank cell is no real result) and `candidates.csv`."""
+        ids = [str(candidate["candidate"]) for candidate in candidates]
+        means = {name: task_means(self._receipts.results("train", name)) for name in ids}
+        matrix = [["task", "type", *ids]]
+        matrix += [[t.id, t.type, *(_cell(means[name].get(t.id)) for name in ids)] for t in tasks]
+        write_text(self.root / "task_score_matrix.csv", _csv(matrix))
+        columns = ["candidate", "parent", "name", "mean", "coverage", "passed", "tasks", "verdict"]
+        rows = [[_cell(candidate.get(column)) for column in columns] for candidate in candidates]
+        write_text(self.root / "candidates.csv", _csv([columns, *rows]))
+
+    # -- reading traces back -----------------------------------------------------------------------------------
+
+    def signature_hits(self, pattern: str, candidate: str) -> int:
+        """In how many of a candidate's task traces the live signature occurs."""
+        folder = self.root / "iterations" / candidate / "traces"
+        search = signature(pattern)
+        found = set()
+        for path in sorted(folder.glob("*.json")):
+            trace = json.loads(path.read_text(encoding="utf-8"))
+            left = {key: trace.get(key) for key in ("events", "stdout", "stderr", "calls")}
+            if any(search(text) for text in _strings(left)):
+                found.add(trace["task"])
+        return len(found)
+
+
+def signature(pattern: str) -> Any:
+    """A predicate on text: literal containment, or a search for the regular expression after `re:`."""
+    if not pattern.startswith("re:"):
+        return lambda text: pattern in text
+    try:
+        compiled = re.compile(pattern.removeprefix("re:"))
+    except re.error as error:
+        raise SubmissionRefused([f"live_signature {pattern!r} is no regular expression: {error}"]) from error
+    return lambda text: compiled.search(text) is not None
+
+
+def trace_name(task: str, repeat: int) -> str:
+    name = quote(task, safe="")
+    return f"{name}.json" if repeat == 0 else f"{name}__r{repeat}.json"
+
+
+def task_means(rows: Iterable[ResultRow]) -> dict[str, float]:
+    """Mean score of each task over its real results, in [0, 1]; tasks without one are left out."""
+    scores: dict[str, list[float]] = {}
+    for row in rows:
+        if row.kind in REAL_OUTCOMES and row.score is not None:
+            scores.setdefault(row.task, []).append(row.score)
+    return {task: sum(values) / len(values) for task, values in scores.items()}
+
+
+def write_json(path: Path, value: JSON) -> None:
+    write_text(path, json.dumps(value, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
+
+
+def _strings(value: JSON) -> Iterable[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield str(key)
+            yield from _strings(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _strings(inner)
+
+
+def _cell(value: JSON) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _csv(rows: Iterable[Sequence[str]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+def source_path(folder: RunFolder, candidate: str) -> Path:
+    return folder.workspace / "iterations" / candidate / "source"
+
+
+__all__ = ["EvidenceSurface", "candidate_id", "signature", "task_means", "trace_name", "write_json"]

@@ -1,0 +1,92 @@
+"""What the earlier iterations say, read from the receipts: the views that nodes and reports share."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from bco_graph.evidence import task_means
+from bco_graph.receipts import Receipts
+from bco_graph.state import JSON, Verdict
+
+
+class CandidateRecord(TypedDict):
+    """One evaluated candidate. Means and coverage in [0, 1]; `verdict` only in method `bco`."""
+
+    candidate: str
+    iteration: int
+    parent: str | None
+    name: str
+    mean: float | None
+    coverage: float
+    passed: int
+    tasks: int
+    verdict: Verdict | None
+
+
+def candidate_records(receipts: Receipts) -> list[CandidateRecord]:
+    """Every evaluated candidate in the order of iterations, the baseline first."""
+    names = {i: record["result"]["name"] for i, _, record in receipts.steps("propose") if record["result"]}
+    verdicts = {i: record["verdict"] for i, _, record in receipts.steps("graded")}
+    return [
+        CandidateRecord(
+            candidate=outcome["candidate"], iteration=iteration, parent=outcome["parent"],
+            name=names.get(iteration, "baseline" if iteration == 0 else ""), mean=outcome["mean"],
+            coverage=outcome["coverage"], passed=outcome["passed"], tasks=outcome["tasks"],
+            verdict=verdicts.get(iteration),
+        )
+        for iteration, _, outcome in receipts.steps("evaluate")
+        if outcome["candidate"] is not None
+    ]  # fmt: skip
+
+
+def candidates_table(receipts: Receipts) -> str:
+    """The candidates as a Markdown table."""
+    lines = ["| candidate | parent | name | mean score | coverage |", "| --- | --- | --- | --- | --- |"]
+    for record in candidate_records(receipts):
+        mean = "none" if record["mean"] is None else f"{record['mean']:.3f}"
+        lines.append(
+            f"| {record['candidate']} | {record['parent'] or ''} | {record['name']} | {mean} "
+            f"| {record['coverage']:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def score_history(receipts: Receipts) -> dict[str, list[float]]:
+    """Each task's mean score over the evaluated candidates, in the order of iterations."""
+    history: dict[str, list[float]] = {}
+    for record in candidate_records(receipts):
+        for task, mean in task_means(receipts.results("train", record["candidate"])).items():
+            history.setdefault(task, []).append(mean)
+    return history
+
+
+def stable_tasks(receipts: Receipts, candidate: str) -> list[str]:
+    """Tasks of a candidate that no evidence so far calls unstable."""
+    from bco_graph.calibration import unstable_tasks
+
+    rows = receipts.results("train", candidate)
+    unsteady = unstable_tasks([rows], score_history(receipts))
+    return sorted({row.task for row in rows} - set(unsteady))
+
+
+def attempts_on(receipts: Receipts, failure_mode: str) -> int:
+    """How many earlier proposals attacked a failure mode of this very name."""
+    wanted = " ".join(failure_mode.lower().split())
+    made = [record["result"]["failure_mode"] for _, _, record in receipts.steps("propose") if record["result"]]
+    return max(0, sum(" ".join(mode.lower().split()) == wanted for mode in made) - 1)
+
+
+def cut(text: str, limit: int, where: str) -> str:
+    """The text, or its beginning with a mark that says how much is shown and where the whole is."""
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]}\n[... kept {limit} of {len(text)} characters; the whole is {where} ...]"
+
+
+def heldout_records(receipts: Receipts) -> dict[str, dict[str, JSON]]:
+    """Mean and coverage on the held-out split of each candidate that was measured there."""
+    from bco_graph.evaluation.service import sum_up
+
+    rows = receipts.results("heldout")
+    names = sorted({row.candidate for row in rows})
+    return {name: dict(sum_up(0, name, None, [row for row in rows if row.candidate == name])) for name in names}

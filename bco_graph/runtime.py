@@ -1,0 +1,242 @@
+"""RunContext: everything that stays fixed in a run, built once from the config; and how it is opened and closed."""
+
+from __future__ import annotations
+
+import platform
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, cast
+
+from bco_graph import prompts
+from bco_graph.baseline import copy_baseline
+from bco_graph.candidates import CandidateStore
+from bco_graph.config import RunConfig
+from bco_graph.errors import ConfigError, RunMismatch
+from bco_graph.evaluation import LeakPatterns, LocalExecutor, check_candidate
+from bco_graph.evaluation.service import Evaluator
+from bco_graph.events import Events
+from bco_graph.evidence import EvidenceSurface
+from bco_graph.gateway import Gateway
+from bco_graph.ledger import Ledger
+from bco_graph.proposers import make_proposer
+from bco_graph.protocols import Proposer, Suite, Task
+from bco_graph.receipts import Receipts, dumps
+from bco_graph.run_folder import RunFolder, RunLock
+from bco_graph.state import JSON, Split, candidate_id
+from bco_graph.suites import digest_of, load_suite, take
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What nodes call. `tasks` are the train tasks; `initial_scaffold` is the folder of the baseline."""
+
+    config: RunConfig
+    folder: RunFolder
+    suite: Suite
+    tasks: Sequence[Task]
+    initial_scaffold: Path
+    proposer: Proposer
+    candidates: CandidateStore
+    receipts: Receipts
+    ledger: Ledger
+    gateway: Gateway
+    evaluator: Evaluator
+    evidence: EvidenceSurface
+    events: Events
+    sandbox: str
+    leaks: LeakPatterns
+    baseline: Path | None = None
+    lock: RunLock | None = field(default=None, repr=False)
+
+    def heldout_tasks(self) -> list[Task]:
+        return take(self.suite.tasks("heldout"), self.config.evaluation.heldout)
+
+    def check_scaffold(self, folder: Path) -> list[str]:
+        """Reasons why a scaffold may not be evaluated; empty when it may. Costs no model call."""
+        return check_candidate(folder, self.suite.interface, self.leaks)
+
+    @contextmanager
+    def source(self, tree: str) -> Iterator[Path]:
+        """A fresh copy of a tree, outside of the run folder, for as long as the block lasts."""
+        with tempfile.TemporaryDirectory(prefix="bco-source-") as scratch:
+            folder = Path(scratch) / "scaffold"
+            self.candidates.checkout(tree, folder)
+            yield folder
+
+    def reuse_baseline(self, tree: str) -> None:
+        """Take iteration 0's rows and traces from another run, where everything that decides them is equal."""
+        if self.baseline is not None and not self.receipts.results("train", candidate_id(0)):
+            copy_baseline(RunFolder(self.baseline), self.folder, self.receipts, tree)
+
+    def close(self) -> None:
+        self.gateway.close()
+        self.receipts.close()
+        if self.lock is not None:
+            self.lock.release()
+
+
+def open_run(
+    config: RunConfig,
+    *,
+    suite: Suite | None = None,
+    proposer: Proposer | None = None,
+    target: str | None = None,
+    baseline: Path | None = None,
+    overwrite: bool = False,
+    extra_cache: Path | None = None,
+    offline: bool = False,
+    fresh: bool = False,
+) -> RunContext:
+    """Open the run folder of a config, made when it is not there (`fresh`: it must not be there).
+
+    Raises ConfigError, RunLocked, RunExists, RunMismatch or RunUnreadable; then nothing was changed.
+    """
+    config = _with_target(config, target)
+    suite = suite or load_suite(config)
+    folder = RunFolder(config.run_dir)
+    tasks = take(suite.tasks("train"), config.evaluation.train)
+    scaffold = Path(config.scaffold) if config.scaffold else suite.initial_scaffold()
+    if not scaffold.is_dir():
+        raise ConfigError(f"the initial scaffold {str(scaffold)!r} is no folder")
+    lock = folder.lock()
+    try:
+        gateway_parts = _open_folder(
+            config, folder, suite, tasks, fresh=fresh, overwrite=overwrite, extra_cache=extra_cache, offline=offline
+        )
+        return _assemble(config, folder, suite, tasks, scaffold, gateway_parts, proposer, baseline, lock)
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _with_target(config: RunConfig, target: str | None) -> RunConfig:
+    if target is None:
+        return config
+    roles = config.roles.model_copy(update={"target": target})
+    return RunConfig.model_validate(config.model_copy(update={"roles": roles}).model_dump())
+
+
+@dataclass(frozen=True)
+class _Opened:
+    receipts: Receipts
+    ledger: Ledger
+    gateway: Gateway
+
+
+def _open_folder(
+    config: RunConfig,
+    folder: RunFolder,
+    suite: Suite,
+    tasks: Sequence[Task],
+    *,
+    fresh: bool,
+    overwrite: bool,
+    extra_cache: Path | None,
+    offline: bool,
+) -> _Opened:
+    folder.claim(fresh=fresh, overwrite=overwrite)
+    stored = folder.read() if folder.exists() else None
+    receipts = Receipts(folder.receipts)
+    gateway: Gateway | None = None
+    try:
+        ledger = Ledger(config.budget, receipts)
+        gateway = Gateway(
+            config.models, config.roles, ledger, receipts, run_dir=folder.root, extra_cache=extra_cache, offline=offline
+        )
+        gateway.start()
+        manifest = _manifest(config, suite, tasks, gateway)
+        if stored is not None:
+            _same_run(stored, manifest, folder)
+        folder.write(manifest)
+    except BaseException:
+        if gateway is not None:
+            gateway.close()
+        receipts.close()
+        raise
+    return _Opened(receipts, ledger, gateway)
+
+
+def _manifest(config: RunConfig, suite: Suite, tasks: Sequence[Task], gateway: Gateway) -> dict[str, JSON]:
+    return {
+        "name": config.name,
+        "config": config.model_dump(mode="json"),
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
+        "prompts": prompts.digests(),
+        "fingerprint": gateway.fingerprint("target"),
+        "suite": {
+            "name": suite.name,
+            "train": digest_of(suite, tasks),
+            "heldout": digest_of(suite, take(suite.tasks("heldout"), config.evaluation.heldout)),
+        },
+    }
+
+
+_PACKAGES = ("bco-graph", "langgraph", "langchain-core", "litellm", "pydantic", "llama-cpp-python")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _same_run(stored: dict[str, Any], now: dict[str, Any], folder: RunFolder) -> None:
+    """Refuse to continue a run with another method, target, task set or grading than it was made with."""
+    different = [
+        f"{label}: the run has {dumps(old)}, now asked is {dumps(new)}"
+        for label, old, new in [
+            ("method", stored["config"]["method"], now["config"]["method"]),
+            ("grading", stored["config"]["grading"], now["config"]["grading"]),
+            ("repeats", stored["config"]["evaluation"]["repeats"], now["config"]["evaluation"]["repeats"]),
+            ("target", stored["fingerprint"], now["fingerprint"]),
+            ("suite", stored["suite"], now["suite"]),
+        ]
+        if old != new
+    ]
+    if different:
+        raise RunMismatch(
+            f"{folder.root} cannot be continued with what is asked:\n  " + "\n  ".join(different) + "\n"
+            "Continue it as it was, or start another run with `--name NAME`"
+        )
+
+
+def _assemble(
+    config: RunConfig,
+    folder: RunFolder,
+    suite: Suite,
+    tasks: Sequence[Task],
+    scaffold: Path,
+    opened: _Opened,
+    proposer: Proposer | None,
+    baseline: Path | None,
+    lock: RunLock,
+) -> RunContext:
+    store = CandidateStore(folder.candidates)
+    events = Events(folder.events)
+    evidence = EvidenceSurface(folder, config.method, store, opened.receipts)
+    evidence.write_skill(prompts.skill(config.method, surface=suite.surface(), task=suite.name))
+    executor = LocalExecutor(config.evaluation, socket_path=opened.gateway.socket_path)
+    evaluator = Evaluator(suite, executor, opened.receipts, events, opened.gateway.token, config.evaluation.repeats)
+    return RunContext(
+        config=config, folder=folder, suite=suite, tasks=tasks, initial_scaffold=scaffold,
+        proposer=proposer or _proposer(config, opened.gateway), candidates=store, receipts=opened.receipts,
+        ledger=opened.ledger, gateway=opened.gateway, evaluator=evaluator, evidence=evidence, events=events,
+        sandbox=executor.sandbox.name, leaks=_leaks(suite, scaffold), baseline=baseline, lock=lock,
+    )  # fmt: skip
+
+
+def _proposer(config: RunConfig, gateway: Gateway) -> Proposer:
+    return make_proposer(
+        config.proposer, calls=gateway, capabilities=lambda: gateway.capabilities("proposer"),
+        gateway_url=gateway.base_url, token_for=gateway.token,
+    )  # fmt: skip
+
+
+def _leaks(suite: Suite, scaffold: Path) -> LeakPatterns:
+    tasks = [task for split in ("train", "heldout") for task in suite.tasks(cast(Split, split))]
+    return LeakPatterns.build(tasks, {task.id: suite.gold(task) for task in tasks}, allow=scaffold)

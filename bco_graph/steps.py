@@ -1,0 +1,77 @@
+"""One step of a proposer: asked once, recorded once, and never a crash of the run.
+
+A step's record in the receipts is what a node that runs again after a kill returns instead of paying anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypedDict
+
+from pydantic import BaseModel
+
+from bco_graph import prompts
+from bco_graph.errors import BudgetExceeded, StepFailed
+from bco_graph.protocols import Step
+from bco_graph.receipts import dumps
+from bco_graph.runtime import RunContext
+from bco_graph.state import JSON, Failure, StepName
+
+
+class StepRecord(TypedDict):
+    """`result` is what the step gave, or None with a `failure`; `submission` is kept for replay."""
+
+    result: dict[str, JSON] | None
+    submission: dict[str, JSON] | None
+    refusals: list[list[str]]
+    trace_reads: int | None
+    raw: str
+    failure: Failure | None
+
+
+async def perform(
+    run: RunContext,
+    name: StepName,
+    iteration: int,
+    *,
+    schema: type[BaseModel],
+    accept: Callable[[BaseModel], dict[str, JSON]],
+    prompt: str | None = None,
+    **fields: str,
+) -> StepRecord:
+    """The step's record: from the receipts where it is finished, else by asking the proposer now.
+
+    `prompt` names the instructions' template (`step_<name>` by default), `fields` fill it.
+    """
+    if done := run.receipts.step(iteration, name):
+        return StepRecord(**done)  # type: ignore[typeddict-item]  # written below, same keys
+    instructions = prompts.render(prompt or f"step_{name}", schema=schema_text(schema), **fields)
+    step = Step(name, iteration, run.config.method, run.evidence.root, instructions, schema, accept)
+    record = await _ask(run, step)
+    run.receipts.add_step(iteration, name, record)  # type: ignore[arg-type]  # a TypedDict of plain JSON
+    return record
+
+
+async def _ask(run: RunContext, step: Step[dict[str, JSON]]) -> StepRecord:
+    try:
+        result = await run.proposer.perform(step)
+    except StepFailed as error:
+        return _failed(run, step, Failure(step=step.name, cause=error.cause, reasons=error.reasons), error.raw)
+    except BudgetExceeded as error:
+        return _failed(run, step, Failure(step=step.name, cause="budget", reasons=[str(error)]), "")
+    for reasons in result.refusals:
+        run.events.emit("step_refused", step.iteration, step=step.name, reasons=list(reasons))
+    return StepRecord(
+        result=result.value, submission=result.submission, refusals=[list(r) for r in result.refusals],
+        trace_reads=result.trace_reads, raw="", failure=None,
+    )  # fmt: skip
+
+
+def _failed(run: RunContext, step: Step[dict[str, JSON]], failure: Failure, raw: str) -> StepRecord:
+    run.events.emit("step_failed", step.iteration, **failure)
+    return StepRecord(result=None, submission=None, refusals=[], trace_reads=None, raw=raw, failure=failure)
+
+
+def schema_text(schema: type[BaseModel]) -> str:
+    """The JSON schema of a submission, as it is shown to proposers."""
+    return dumps(schema.model_json_schema())

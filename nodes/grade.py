@@ -1,0 +1,78 @@
+"""grade: hold the sealed prediction against what happened (section 3.3, Listing 3). Numbers are computed here;
+the proposer adds the reading."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import cast
+
+from bco_graph.calibration import Computed, SignatureHits, compute, differences
+from bco_graph.distill import distill_of, render_distill
+from bco_graph.prediction import Prediction, render_prediction
+from pydantic import BaseModel
+
+from bco_graph.errors import SubmissionRefused
+from bco_graph.records import score_history
+from bco_graph.runtime import RunContext
+from bco_graph.state import JSON, BCOState, Grade, GradeUpdate
+from bco_graph.steps import perform
+from bco_graph.submissions import GradeSubmission
+
+_MISSES = frozenset({"refuted", "inert", "void"})
+
+
+async def grade(state: BCOState, *, run: RunContext) -> GradeUpdate:
+    outcome = state["outcome"]
+    iteration, candidate = outcome["iteration"], cast(str, outcome["candidate"])
+    prediction = Prediction.from_json(state["prediction"]["content"])
+    computed = _computed(run, prediction, candidate)
+    record = await perform(
+        run, "grade", iteration,
+        schema=GradeSubmission, accept=partial(_accept, computed, paper=run.config.grading == "paper"),
+        iteration=str(iteration), candidate=candidate, parent=prediction.base,
+        computed=json.dumps(computed.to_json(), indent=1), prediction=render_prediction(prediction),
+    )  # fmt: skip
+    made = _grade(run, iteration, candidate, computed, record["result"], record["failure"])
+    if run.receipts.step(iteration, "graded") is None:
+        run.receipts.add_step(iteration, "graded", dict(made))
+    run.evidence.write_text(iteration, "grade.md", render_distill(distill_of(prediction, computed, made)))
+    run.events.emit(
+        "grade", iteration, candidate=candidate, verdict=made["verdict"], cause=made["cause"],
+        subset_change=computed.subset_change,
+    )  # fmt: skip
+    return {"grade": made}
+
+
+def _computed(run: RunContext, prediction: Prediction, candidate: str) -> Computed:
+    return compute(
+        prediction,
+        candidate_rows=run.receipts.results("train", candidate),
+        parent_rows=run.receipts.results("train", prediction.base),
+        history_scores=score_history(run.receipts),
+        signature_hits=SignatureHits(
+            candidate_tasks=run.evidence.signature_hits(prediction.live_signature, candidate),
+            parent_tasks=run.evidence.signature_hits(prediction.live_signature, prediction.base),
+        ),
+        coverage_floor=run.config.evaluation.coverage_floor,
+    )
+
+
+def _accept(computed: Computed, submission: BaseModel, *, paper: bool) -> dict[str, JSON]:
+    reading = cast(GradeSubmission, submission)
+    verdict = reading.verdict if paper else computed.verdict
+    if verdict in _MISSES and reading.cause is None:
+        raise SubmissionRefused([f"the verdict is {verdict!r}, a miss: `cause` must name one of the four causes"])
+    return {"reading": reading.model_dump(mode="json"), "differences": differences(computed, reading.numbers)}
+
+
+def _grade(
+    run: RunContext, iteration: int, candidate: str, computed: Computed, result: dict[str, JSON] | None, failure: JSON
+) -> Grade:
+    reading = result["reading"] if result else None
+    paper = run.config.grading == "paper" and reading is not None
+    return Grade(
+        iteration=iteration, candidate=candidate, verdict=reading["verdict"] if paper else computed.verdict,
+        cause=reading["cause"] if reading else None, computed=computed.to_json(), reading=reading,
+        differences=result["differences"] if result else [], failure=failure,
+    )  # fmt: skip

@@ -1,0 +1,87 @@
+"""propose: choose a parent, design one mechanism-level edit of it, stage it (Algorithm 1, SelectParent and Propose)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import cast
+
+from bco_graph.world_model import WorldModel
+from pydantic import BaseModel
+
+from bco_graph.config import nearest
+from bco_graph.errors import SubmissionRefused
+from bco_graph.evidence import signature
+from bco_graph.records import candidates_table
+from bco_graph.runtime import RunContext
+from bco_graph.state import JSON, BCOState, Failure, Proposal, ProposeUpdate, candidate_id
+from bco_graph.steps import perform
+from bco_graph.submissions import ProposeSubmission, ProposeWithBeliefs
+
+
+async def propose(state: BCOState, *, run: RunContext) -> ProposeUpdate:
+    iteration = state["iteration"] + 1
+    best = state.get("best")
+    suggested = best["id"] if best else candidate_id(0)
+    run.evidence.open_scaffold(iteration, run.candidates.tree(suggested))
+    known = _belief_ids(state) if run.config.method == "bco" else frozenset()
+    record = await perform(
+        run, "propose", iteration,
+        schema=ProposeWithBeliefs if run.config.method == "bco" else ProposeSubmission,
+        accept=partial(_accept, run, iteration, known),
+        iteration=str(iteration), candidate=candidate_id(iteration), parent=suggested,
+        candidates=candidates_table(run.receipts), suggested_parent=suggested,
+    )  # fmt: skip
+    if record["result"] is None:
+        return {"proposal": _no_proposal(iteration, suggested, cast(Failure, record["failure"]))}
+    proposal = cast(Proposal, record["result"])
+    parent_tree = run.candidates.tree(proposal["parent"])
+    run.evidence.write_candidate(iteration, record["result"], tree=proposal["tree"], parent_tree=parent_tree)
+    return {"proposal": proposal}
+
+
+def _accept(run: RunContext, iteration: int, beliefs: frozenset[str], submission: BaseModel) -> dict[str, JSON]:
+    """The staged proposal, or SubmissionRefused with every reason that was found."""
+    edit = cast(ProposeSubmission, submission)
+    reasons = _wrong_parent(run, edit.parent)
+    if isinstance(edit, ProposeWithBeliefs):
+        signature(edit.live_signature)
+        unknown = [name for name in edit.beliefs if name not in beliefs]
+        reasons += [f"belief {name!r} is not in the world model{nearest(name, beliefs)}" for name in unknown]
+    reasons += run.check_scaffold(run.evidence.scaffold)
+    if reasons:
+        raise SubmissionRefused(reasons)
+    tree = run.candidates.stage(run.evidence.scaffold)
+    if twin := _twin(run, tree):
+        raise SubmissionRefused([f"scaffold/ is the same as {twin}, which is evaluated already: nothing would be new"])
+    return dict(_proposal(iteration, edit, tree))
+
+
+def _wrong_parent(run: RunContext, parent: str) -> list[str]:
+    known = run.candidates.ids()
+    if parent in known:
+        return []
+    return [f"parent {parent!r} is no evaluated candidate{nearest(parent, known)}; there are: {', '.join(known)}"]
+
+
+def _twin(run: RunContext, tree: str) -> str | None:
+    return next((name for name in run.candidates.ids() if run.candidates.tree(name) == tree), None)
+
+
+def _proposal(iteration: int, edit: ProposeSubmission, tree: str) -> Proposal:
+    staked = edit if isinstance(edit, ProposeWithBeliefs) else None
+    return Proposal(
+        iteration=iteration, parent=edit.parent, name=edit.name, mode=staked.mode if staked else None,
+        beliefs=list(staked.beliefs) if staked else [], failure_mode=staked.failure_mode if staked else "",
+        mechanism=edit.mechanism, live_signature=staked.live_signature if staked else "", tree=tree, failure=None,
+    )  # fmt: skip
+
+
+def _no_proposal(iteration: int, parent: str, failure: Failure) -> Proposal:
+    return Proposal(
+        iteration=iteration, parent=parent, name="", mode=None, beliefs=[], failure_mode="", mechanism="",
+        live_signature="", tree="", failure=failure,
+    )  # fmt: skip
+
+
+def _belief_ids(state: BCOState) -> frozenset[str]:
+    return frozenset(belief.id for belief in WorldModel.from_json(state["world_model"]).beliefs)
