@@ -5,6 +5,7 @@ BcoError
 │   └── MissingExtra         install the extra that is named
 ├── DocumentError            mend the text at the line that is named
 ├── SubmissionRefused        tell the proposer the reasons and ask again
+├── ToolRefused              give the model the reason as the tool's result
 ├── StepFailed               record a failed iteration and go on with the next
 ├── CandidateRefused         record a failed iteration: the edit broke an invariant before any paid call
 ├── SuiteBroken              stop: the grader or the loader itself failed
@@ -71,11 +72,16 @@ class SubmissionRefused(BcoError):
         self.reasons = list(reasons)
 
 
+class ToolRefused(BcoError):
+    """A tool of the `agent` proposer did nothing; the message says why and what to do instead."""
+
+
 class StepFailed(BcoError):
     """A step ended without an accepted submission.
 
-    `cause` is one word for the kind (`empty`, `refused`, `turns`, `tokens`, `command`, `timeout`,
-    `missing`, `overflow`), `reasons` say it in full, `raw` is the last reply as it came, for the record.
+    `cause` is one word for the kind (`empty`, `refused`, `format`, `turns`, `tokens`, `overflow`, `upstream`,
+    `command`, `timeout`, `tampered`, `missing`), `reasons` say it in full, `raw` is the last reply as it came, for
+    the record.
     """
 
     def __init__(self, step: str, *, cause: str, reasons: list[str], raw: str = "") -> None:
