@@ -129,7 +129,9 @@ class RunConfig(Section):
     scaffold: str | None = None
     """Folder of the initial scaffold; None: the suite's own."""
     runs: str = "runs"
-    """Folder in which run folders are made."""
+    """Folder in which run folders are made, from where the command is given."""
+    base: str = "."
+    """Folder that relative paths of scaffold, suite and recording start from: the config file's own."""
     models: Models
     roles: Roles
     proposer: ProposerConfig = Field(default_factory=ProposerConfig)
@@ -163,7 +165,7 @@ def nearest(name: str, known: typing.Iterable[str]) -> str:
 
 
 def load_config(path: Path, *, overrides: dict[str, Any] | None = None) -> RunConfig:
-    """Read and check a bco.yaml. Relative folders in it are taken from the file's own folder.
+    """Read and check a bco.yaml. Relative paths in it start at the file's own folder, but for `runs`.
 
     `overrides` maps dotted keys to values and wins over the file. Raises ConfigError that names the file, each
     wrong key, what was expected and the nearest known name.
@@ -191,12 +193,12 @@ def check_config(raw: dict[str, Any], *, source: str = "config", base: Path | No
         raise ConfigError(_explain(error, source)) from error
     if base is None:
         return config
-    changes: dict[str, Any] = {"runs": str(base / config.runs)}
+    changes: dict[str, Any] = {"base": str(base.resolve())}
     if config.scaffold is not None:
-        changes["scaffold"] = str(base / config.scaffold)
+        changes["scaffold"] = str(base.resolve() / config.scaffold)
     if config.proposer.recording is not None:
-        proposer = config.proposer.model_copy(update={"recording": str(base / config.proposer.recording)})
-        changes["proposer"] = proposer
+        recording = str(base.resolve() / config.proposer.recording)
+        changes["proposer"] = config.proposer.model_copy(update={"recording": recording})
     return config.model_copy(update=changes)
 
 

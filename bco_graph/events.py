@@ -10,7 +10,8 @@ step_failed       step, cause, reasons
 evaluation        candidate, split, tasks, done (how many were there already)
 task_done         candidate, split, task, kind, score, done, tasks
 candidate         candidate, parent, mean, coverage, passed, tasks, best
-prediction        digest, confidence, mode, beliefs
+proposal          parent, name, mode, beliefs, mechanism, failure_mode
+prediction        digest, confidence, mode, beliefs, tasks, types, expected, low, high
 grade             candidate, verdict, cause, subset_change
 beliefs           changes (op, id, confidence before and after)
 spend             totals by role

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import TypedDict, cast
 
 from bco_graph.evidence import task_means
 from bco_graph.receipts import Receipts
-from bco_graph.state import JSON, Verdict
+from bco_graph.state import JSON, Best, Verdict
 
 
 class CandidateRecord(TypedDict):
@@ -37,6 +37,24 @@ def candidate_records(receipts: Receipts) -> list[CandidateRecord]:
         for iteration, _, outcome in receipts.steps("evaluate")
         if outcome["candidate"] is not None
     ]  # fmt: skip
+
+
+def best_of(receipts: Receipts, coverage_floor: float) -> Best | None:
+    """The best candidate by the one ranking function, the baseline among them; None while nothing is eligible."""
+    from bco_graph.selection import Standing, best
+
+    standings = [
+        Standing(
+            id=record["candidate"],
+            iteration=record["iteration"],
+            mean=record["mean"],
+            coverage=record["coverage"],
+            n=record["tasks"],
+        )
+        for record in candidate_records(receipts)
+    ]
+    first = best(standings, coverage_floor=coverage_floor)
+    return Best(id=first.id, mean=cast(float, first.mean)) if first else None
 
 
 def candidates_table(receipts: Receipts) -> str:

@@ -6,7 +6,7 @@ A step's record in the receipts is what a node that runs again after a kill retu
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypedDict
+from typing import TypedDict, cast
 
 from pydantic import BaseModel
 
@@ -15,7 +15,7 @@ from bco_graph.errors import BudgetExceeded, StepFailed
 from bco_graph.protocols import Step
 from bco_graph.receipts import dumps
 from bco_graph.runtime import RunContext
-from bco_graph.state import JSON, Failure, StepName
+from bco_graph.state import JSON, Failure, StepName, candidate_id
 
 
 class StepRecord(TypedDict):
@@ -44,11 +44,17 @@ async def perform(
     `prompt` names the instructions' template (`step_<name>` by default), `fields` fill it.
     """
     if done := run.receipts.step(iteration, name):
-        return StepRecord(**done)  # type: ignore[typeddict-item]  # written below, same keys
-    instructions = prompts.render(prompt or f"step_{name}", schema=schema_text(schema), **fields)
+        return cast(StepRecord, done)
+    instructions = prompts.render(
+        prompt or f"step_{name}",
+        iteration=str(iteration),
+        candidate=candidate_id(iteration),
+        schema=schema_text(schema),
+        **fields,
+    )
     step = Step(name, iteration, run.config.method, run.evidence.root, instructions, schema, accept)
     record = await _ask(run, step)
-    run.receipts.add_step(iteration, name, record)  # type: ignore[arg-type]  # a TypedDict of plain JSON
+    run.receipts.add_step(iteration, name, record)
     return record
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
@@ -22,10 +23,14 @@ GROUP = "bco_graph.suites"
 
 def load_suite(config: RunConfig) -> Suite:
     """The suite that `config.suite` names: an entry point of the group `bco_graph.suites`, `package.module:Class`,
-    or `path/to/file.py:Class`. `suite_options` are its keyword arguments."""
-    factory = _find(config.suite)
+    or `path/to/file.py:Class`. `suite_options` are its keyword arguments; one that takes `base` gets the folder that
+    relative paths start from."""
+    factory = _find(config.suite, Path(config.base))
+    options = dict(config.suite_options)
+    if "base" in inspect.signature(factory).parameters:
+        options.setdefault("base", config.base)
     try:
-        suite = factory(**config.suite_options)
+        suite = factory(**options)
     except TypeError as error:
         raise ConfigError(
             f"suite {config.suite!r} does not take suite_options {config.suite_options}: {error}"
@@ -36,7 +41,7 @@ def load_suite(config: RunConfig) -> Suite:
     return suite
 
 
-def _find(name: str) -> Any:
+def _find(name: str, base: Path) -> Any:
     installed = {entry.name: entry for entry in entry_points(group=GROUP)}
     if name in installed:
         return installed[name].load()
@@ -46,7 +51,7 @@ def _find(name: str) -> Any:
             f"unknown suite {name!r}{nearest(name, installed)}; installed: {', '.join(sorted(installed)) or 'none'}; "
             "or give path/to/file.py:Class"
         )
-    module = _load_file(Path(where)) if where.endswith(".py") else _load_module(where)
+    module = _load_file(base / where) if where.endswith(".py") else _load_module(where)
     if not hasattr(module, attribute):
         raise ConfigError(f"suite {name!r}: {where} defines no {attribute!r}{nearest(attribute, vars(module))}")
     return getattr(module, attribute)

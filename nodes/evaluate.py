@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from typing import cast
 
-from bco_graph.selection import Standing, best
-
 from bco_graph.errors import RunError
 from bco_graph.evaluation.service import no_outcome, sum_up
-from bco_graph.records import candidate_records
+from bco_graph.records import best_of, candidate_records
 from bco_graph.runtime import RunContext
 from bco_graph.state import (
     BCOState,
-    Best,
     CandidateSummary,
     EvaluateUpdate,
     Failure,
@@ -34,7 +31,7 @@ async def evaluate(state: BCOState, *, run: RunContext) -> EvaluateUpdate:
         outcome = await (_baseline(run) if first else _candidate(state, iteration, run))
         run.receipts.add_step(iteration, "evaluate", dict(outcome))
     run.evidence.write_tables(run.tasks, candidate_records(run.receipts))
-    standing = _best(run)
+    standing = best_of(run.receipts, run.config.evaluation.coverage_floor)
     update = EvaluateUpdate(
         iteration=iteration, stop=_stop(run, iteration), outcome=outcome, candidates=_summaries(outcome), best=standing
     )
@@ -83,17 +80,6 @@ def _failure(state: BCOState, iteration: int) -> Failure | None:
         return failure
     prediction = state.get("prediction")
     return prediction["failure"] if prediction and prediction["iteration"] == iteration else None
-
-
-def _best(run: RunContext) -> Best | None:
-    """By the one ranking function, over all recorded candidates, the baseline among them."""
-    standings = [
-        Standing(id=o["candidate"], iteration=o["iteration"], mean=o["mean"], coverage=o["coverage"], n=o["tasks"])
-        for _, _, o in run.receipts.steps("evaluate")
-        if o["candidate"] is not None
-    ]
-    first = best(standings, coverage_floor=run.config.evaluation.coverage_floor)
-    return Best(id=first.id, mean=cast(float, first.mean)) if first else None
 
 
 def _stop(run: RunContext, iteration: int) -> StopReason | None:

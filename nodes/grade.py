@@ -7,12 +7,12 @@ import json
 from functools import partial
 from typing import cast
 
-from bco_graph.calibration import Computed, SignatureHits, compute, differences
 from bco_graph.distill import distill_of, render_distill
-from bco_graph.prediction import Prediction, render_prediction
 from pydantic import BaseModel
 
+from bco_graph.calibration import Computed, SignatureHits, compute, differences
 from bco_graph.errors import SubmissionRefused
+from bco_graph.prediction import Prediction, render_prediction
 from bco_graph.records import score_history
 from bco_graph.runtime import RunContext
 from bco_graph.state import JSON, BCOState, Grade, GradeUpdate
@@ -29,8 +29,7 @@ async def grade(state: BCOState, *, run: RunContext) -> GradeUpdate:
     computed = _computed(run, prediction, candidate)
     record = await perform(
         run, "grade", iteration,
-        schema=GradeSubmission, accept=partial(_accept, computed, paper=run.config.grading == "paper"),
-        iteration=str(iteration), candidate=candidate, parent=prediction.base,
+        schema=GradeSubmission, accept=partial(_accept, computed, paper=run.config.grading == "paper"), parent=prediction.base,
         computed=json.dumps(computed.to_json(), indent=1), prediction=render_prediction(prediction),
     )  # fmt: skip
     made = _grade(run, iteration, candidate, computed, record["result"], record["failure"])

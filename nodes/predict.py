@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import cast
 
-from bco_graph.prediction import build_prediction, check_prediction, render_prediction, seal
 from bco_graph.world_model import WorldModel
 from pydantic import BaseModel
 
 from bco_graph.errors import SubmissionRefused
+from bco_graph.prediction import build_prediction, check_prediction, render_prediction, seal
 from bco_graph.records import attempts_on, cut, stable_tasks
 from bco_graph.runtime import RunContext
 from bco_graph.state import JSON, BCOState, PredictUpdate, Proposal, SealedPrediction, candidate_id
@@ -28,8 +28,7 @@ async def predict(state: BCOState, *, run: RunContext) -> PredictUpdate:
     where = f"iterations/{candidate_id(iteration)}/diff.patch"
     record = await perform(
         run, "predict", iteration,
-        schema=PredictSubmission, accept=partial(_accept, run, proposal, world_model),
-        iteration=str(iteration), candidate=candidate_id(iteration), parent=proposal["parent"],
+        schema=PredictSubmission, accept=partial(_accept, run, proposal, world_model), parent=proposal["parent"],
         diff=cut(patch, DIFF_CHARACTERS, where), task_types=_types(run), beliefs=_claims(world_model),
     )  # fmt: skip
     failure = record["failure"]
@@ -42,7 +41,7 @@ async def predict(state: BCOState, *, run: RunContext) -> PredictUpdate:
     content = sealed["content"]
     run.events.emit(
         "prediction", iteration, digest=sealed["digest"], mode=content["mode"], beliefs=content["beliefs"],
-        confidence=content["confidence"],
+        confidence=content["confidence"], **content["subset"],
     )  # fmt: skip
     return {"prediction": sealed}
 

@@ -17,6 +17,8 @@ from bco_graph.state import JSON, BCOState, Failure, Proposal, ProposeUpdate, ca
 from bco_graph.steps import perform
 from bco_graph.submissions import ProposeSubmission, ProposeWithBeliefs
 
+_SHOWN = ("parent", "name", "mode", "beliefs", "mechanism", "failure_mode")
+
 
 async def propose(state: BCOState, *, run: RunContext) -> ProposeUpdate:
     iteration = state["iteration"] + 1
@@ -27,14 +29,14 @@ async def propose(state: BCOState, *, run: RunContext) -> ProposeUpdate:
     record = await perform(
         run, "propose", iteration,
         schema=ProposeWithBeliefs if run.config.method == "bco" else ProposeSubmission,
-        accept=partial(_accept, run, iteration, known),
-        iteration=str(iteration), candidate=candidate_id(iteration), parent=suggested,
+        accept=partial(_accept, run, iteration, known), parent=suggested,
         candidates=candidates_table(run.receipts), suggested_parent=suggested,
     )  # fmt: skip
     if record["result"] is None:
         return {"proposal": _no_proposal(iteration, suggested, cast(Failure, record["failure"]))}
     proposal = cast(Proposal, record["result"])
     parent_tree = run.candidates.tree(proposal["parent"])
+    run.events.emit("proposal", iteration, **{key: proposal[key] for key in _SHOWN})  # type: ignore[literal-required]
     run.evidence.write_candidate(iteration, record["result"], tree=proposal["tree"], parent_tree=parent_tree)
     return {"proposal": proposal}
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from functools import partial
 from typing import cast
 
-from bco_graph.calibration import Computed, touched_beliefs
 from bco_graph.distill import distill_of, render_distill
-from bco_graph.prediction import Prediction
 from bco_graph.world_model import Delta, Experiment, WorldModel, apply, compact, history_record, record_experiment
 from pydantic import BaseModel
 
+from bco_graph.calibration import Computed, touched_beliefs
 from bco_graph.document import draw_document
+from bco_graph.prediction import Prediction
 from bco_graph.runtime import RunContext
 from bco_graph.state import JSON, BCOState, UpdateUpdate, candidate_id
 from bco_graph.steps import StepRecord, perform
@@ -54,11 +54,7 @@ async def _document(state: BCOState, run: RunContext, iteration: int, head: Worl
 async def _ask(
     run: RunContext, iteration: int, head: WorldModel, distill: str, touched: frozenset[str] | None
 ) -> StepRecord:
-    fields = {
-        "iteration": str(iteration),
-        "candidate": candidate_id(iteration),
-        "document_path": "world_model_calibration.md",
-    }
+    fields = {"document_path": run.evidence.document or ""}
     accept = partial(_accept, run, iteration, head, distill, touched)
     if touched is None:
         return await perform(run, "update", iteration, schema=Delta, accept=accept, prompt="step_construct", **fields)

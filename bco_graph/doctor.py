@@ -1,0 +1,107 @@
+"""`bco doctor`: is everything there that a run needs? One cheap call for each role, no retries."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any, TypedDict
+
+from bco_graph.config import RunConfig
+from bco_graph.errors import BcoError
+
+FREE_DISK_BYTES = 1_000_000_000
+
+
+class Check(TypedDict):
+    """`what` was looked at, whether it is `ok`, and what was seen or is to be done."""
+
+    what: str
+    ok: bool
+    found: str
+
+
+async def examine(config: RunConfig) -> list[Check]:
+    """Every check, also after one has failed. Nothing is written to the run folder."""
+    checks = [_suite(config), _sandbox(config), _disk(config), _git()]
+    with tempfile.TemporaryDirectory(prefix="bco-doctor-") as scratch:
+        checks += await _roles(config, Path(scratch))
+    return checks
+
+
+def _suite(config: RunConfig) -> Check:
+    from bco_graph.suites import load_suite
+
+    try:
+        suite = load_suite(config)
+        train, heldout = len(suite.tasks("train")), len(suite.tasks("heldout"))
+    except BcoError as error:
+        return Check(what=f"suite {config.suite}", ok=False, found=str(error))
+    return Check(what=f"suite {config.suite}", ok=True, found=f"{train} train and {heldout} held-out tasks")
+
+
+def _sandbox(config: RunConfig) -> Check:
+    from bco_graph.evaluation import pick_sandbox
+
+    try:
+        sandbox = pick_sandbox(config.evaluation.sandbox)
+    except BcoError as error:
+        return Check(what="sandbox", ok=False, found=str(error))
+    return Check(what="sandbox", ok=True, found=sandbox.describe())
+
+
+def _disk(config: RunConfig) -> Check:
+    place = Path(config.runs)
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    return Check(what="disk", ok=free >= FREE_DISK_BYTES, found=f"{free / 1e9:.1f} GB free at {place.resolve()}")
+
+
+def _git() -> Check:
+    where = shutil.which("git")
+    return Check(what="git", ok=where is not None, found=where or "not on PATH: the candidate store needs it")
+
+
+async def _roles(config: RunConfig, scratch: Path) -> list[Check]:
+    from bco_graph.config import Budget
+    from bco_graph.gateway import Gateway
+    from bco_graph.ledger import Ledger
+    from bco_graph.receipts import Receipts
+
+    names = {role: name for role, name in config.roles.model_dump().items() if name is not None}
+    if config.proposer.kind != "agent":
+        names.pop("proposer", None)
+    receipts = Receipts(scratch / "receipts.sqlite")
+    models = config.models.model_copy(update={"retries": 0})
+    checks = []
+    try:
+        for role, name in names.items():
+            roles = config.roles.model_copy(update={"target": name, "proposer": None, "judge": None, "predictor": None})
+            checks.append(
+                await _role(role, name, Gateway(models, roles, Ledger(Budget(), receipts), receipts, run_dir=scratch))
+            )
+    except BcoError as error:
+        checks.append(Check(what="models", ok=False, found=str(error)))
+    finally:
+        receipts.close()
+    return checks
+
+
+async def _role(role: str, name: str, gateway: Any) -> Check:
+    try:
+        with gateway:
+            found = await gateway.check("target")
+    except BcoError as error:
+        return Check(what=f"role {role} ({name})", ok=False, found=str(error))
+    return Check(what=f"role {role} ({name})", ok=True, found=found)
+
+
+def render_checks(checks: list[Check]) -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for check in checks:
+        mark = "[green]ok[/]" if check["ok"] else "[red]no[/]"
+        table.add_row(mark, check["what"], check["found"])
+    return table

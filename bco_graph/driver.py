@@ -1,0 +1,150 @@
+"""Drives a run's graph from the command line: with SQLite checkpoints, resumable, one thread id.
+
+`run` and `resume` end in one of three ways: the graph is at its end (`stop` says why), a step is awaited from
+outside (proposer `handoff`), or an error left the run as it was, to be resumed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.types import Command
+
+from bco_graph.binding import RunHandle
+from bco_graph.config import RunConfig, check_config
+from bco_graph.errors import RunError
+from bco_graph.events import Event
+from bco_graph.graph import create_bco, recursion_limit
+from bco_graph.run_folder import RunFolder
+from bco_graph.state import JSON, StopReason
+
+THREAD = "run"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How driving a run ended. `awaited` is what an interrupt asks for; `state` is the graph's last state."""
+
+    stop: StopReason | None
+    awaited: dict[str, JSON] | None
+    state: dict[str, Any]
+
+
+async def drive(
+    config: RunConfig,
+    *,
+    answer: JSON = None,
+    subscriber: Callable[[Event], None] | None = None,
+    **options: Any,
+) -> Ended:
+    """Start the run, or continue it from its last checkpoint; `answer` resumes what it awaits.
+
+    `options` go to `open_run`. SIGTERM ends it as Ctrl-C does: at once, with nothing paid for lost.
+    """
+    handle = RunHandle(config, **options)
+    try:
+        run = handle.open()
+        if subscriber:
+            run.events.subscribe(subscriber)
+        async with _compiled(config, run.folder, handle) as (graph, thread):
+            with _sigterm_cancels():
+                return await _drive(graph, thread, run, answer)
+    finally:
+        handle.close()
+
+
+async def _drive(graph: Any, thread: dict[str, Any], run: Any, answer: JSON) -> Ended:
+    config = run.config
+    snapshot = await graph.aget_state(thread)
+    await _extend(graph, thread, config, snapshot)
+    run.events.emit(
+        "run_started", int(snapshot.values.get("iteration", -1)) + 1, name=config.name, method=config.method,
+        iterations=config.iterations, tasks=len(run.tasks), sandbox=run.sandbox, target=config.roles.target,
+    )  # fmt: skip
+    given: Any = Command(resume=answer) if answer is not None else (None if snapshot.values or snapshot.next else {})
+    await graph.ainvoke(given, thread)
+    snapshot = await graph.aget_state(thread)
+    ended = Ended(
+        stop=snapshot.values.get("stop") if not snapshot.next else None,
+        awaited=_awaited(snapshot),
+        state=dict(snapshot.values),
+    )
+    if ended.awaited is None:
+        _say_end(run, ended)
+    return ended
+
+
+def _say_end(run: Any, ended: Ended) -> None:
+    best = ended.state.get("best")
+    baseline = next((c for c in ended.state.get("candidates", []) if c["id"] == "iter_000"), None)
+    run.events.emit(
+        "run_ended", ended.state.get("iteration", 0), stop=ended.stop, best=best["id"] if best else None,
+        mean=best["mean"] if best else None, baseline=baseline["mean"] if baseline else None,
+    )  # fmt: skip
+
+
+async def _extend(graph: Any, thread: dict[str, Any], config: RunConfig, snapshot: Any) -> None:
+    """A run that has ended goes on when what ended it no longer holds: more iterations, or another try."""
+    stop = snapshot.values.get("stop")
+    if snapshot.next or stop is None:
+        return
+    if stop == "iterations" and snapshot.values["iteration"] >= config.iterations:
+        return
+    last = "update" if config.method == "bco" else "evaluate"
+    await graph.aupdate_state(thread, {"stop": None}, as_node=last)
+
+
+def _awaited(snapshot: Any) -> dict[str, JSON] | None:
+    for task in snapshot.tasks:
+        for interrupt in task.interrupts:
+            return dict(interrupt.value)
+    return None
+
+
+@asynccontextmanager
+async def _compiled(
+    config: RunConfig, folder: RunFolder, handle: RunHandle
+) -> AsyncIterator[tuple[Any, dict[str, Any]]]:
+    async with AsyncSqliteSaver.from_conn_string(str(folder.checkpoints)) as saver:
+        graph = create_bco(config, handle=handle).compile(checkpointer=saver)
+        yield graph, {"configurable": {"thread_id": THREAD}, "recursion_limit": recursion_limit(config)}
+
+
+class _sigterm_cancels:  # noqa: N801  # used as a `with` word
+    def __enter__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        try:
+            self._loop.add_signal_handler(signal.SIGTERM, lambda: task.cancel() if task else None)
+            self._set = True
+        except (RuntimeError, ValueError, NotImplementedError):
+            self._set = False  # not the main thread: signals are the caller's
+
+    def __exit__(self, *_: object) -> None:
+        if self._set:
+            self._loop.remove_signal_handler(signal.SIGTERM)
+
+
+def stored_config(folder: Path, *, overrides: dict[str, Any] | None = None) -> RunConfig:
+    """The config that a run folder was made with. `overrides` replace top-level keys, such as `iterations`."""
+    raw = RunFolder(folder).read().get("config")
+    if not isinstance(raw, dict):
+        raise RunError(f"{folder}/run.json holds no config")
+    config = check_config({**raw, **(overrides or {})}, source=f"{folder}/run.json")
+    return config.model_copy(update={"runs": str(folder.parent), "name": folder.name})
+
+
+async def awaited(folder: Path) -> dict[str, JSON] | None:
+    """What a run waits for from outside, or None. Reads the checkpoint only."""
+    config = stored_config(folder)
+    if not RunFolder(folder).checkpoints.exists():
+        return None
+    async with _compiled(config, RunFolder(folder), RunHandle(config)) as (graph, thread):
+        return _awaited(await graph.aget_state(thread))

@@ -1,0 +1,109 @@
+"""A suite from two files of JSON lines, for tasks of your own; `bco init --folder` starts with it."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from bco_graph.errors import ConfigError
+from bco_graph.protocols import Interface, Score, Task
+from bco_graph.state import JSON, Split
+
+Match = Literal["exact", "contains"]
+
+
+class JsonlSuite:
+    """Each line is one task: `{"id": "t1", "type": "lookup", "inputs": {...}, "gold": "..."}`; `type` may be left out.
+
+    `match` is `exact` (equal after normalisation) or `contains` (the normalised gold is part of the answer, as whole
+    words). Relative paths start at `base`. Normalisation: Unicode NFKC, lower case, white space squeezed, a full stop at the end dropped: the answer
+    ` 12  May. ` equals the gold `12 may`. A gold that is a list takes any of its members.
+    """
+
+    name = "jsonl"
+
+    def __init__(
+        self,
+        *,
+        train: str,
+        heldout: str,
+        scaffold: str,
+        surface: str | None = None,
+        match: Match = "exact",
+        entry: str = "agent.py:solve",
+        placeholders: dict[str, list[str]] | None = None,
+        base: str = ".",
+    ) -> None:
+        if match not in ("exact", "contains"):
+            raise ConfigError(f"suite_options.match is {match!r}; available: exact, contains")
+        self.interface = Interface(entry=entry, placeholders=placeholders or {})
+        self._scaffold = Path(base) / scaffold
+        self._surface = None if surface is None else Path(base) / surface
+        self._match = match
+        self._tasks: dict[Split, list[Task]] = {}
+        self._gold: dict[str, JSON] = {}
+        for split, path in (("train", train), ("heldout", heldout)):
+            self._tasks[split] = self._read(Path(base) / path)  # type: ignore[index]  # the two names are Splits
+
+    def tasks(self, split: Split) -> Sequence[Task]:
+        return self._tasks[split]
+
+    def gold(self, task: Task) -> JSON:
+        return self._gold[task.id]
+
+    def grade(self, task: Task, answer: JSON) -> Score:
+        gold = self._gold[task.id]
+        wanted = [normalise(item) for item in (gold if isinstance(gold, list) else [gold])]
+        given = normalise(answer)
+        if self._match == "exact":
+            return Score(float(given in wanted))
+        return Score(float(any(re.search(rf"(?<!\w){re.escape(item)}(?!\w)", given) for item in wanted)))
+
+    def initial_scaffold(self) -> Path:
+        return self._scaffold
+
+    def surface(self) -> str:
+        if self._surface is not None:
+            return self._surface.read_text(encoding="utf-8")
+        task = self._tasks["train"][0]
+        types = sorted({item.type for item in self._tasks["train"]})
+        return (Path(__file__).parent / "surface.md").read_text(encoding="utf-8").format(
+            entry=self.interface.entry, fields=", ".join(sorted(task.inputs)), types=", ".join(types),
+            match="equal the expected answer" if self._match == "exact" else "contain the expected answer",
+        )  # fmt: skip
+
+    def _read(self, path: Path) -> list[Task]:
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except OSError as error:
+            raise ConfigError(f"cannot read the tasks {str(path)!r}: {error.strerror}") from error
+        tasks = [self._task(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+        if not tasks:
+            raise ConfigError(f"{path} holds no tasks")
+        return tasks
+
+    def _task(self, path: Path, number: int, line: str) -> Task:
+        where = f"{path}, line {number}"
+        try:
+            item: Any = json.loads(line)
+        except ValueError as error:
+            raise ConfigError(f"{where} is not JSON: {error}") from error
+        if not isinstance(item, dict) or not {"id", "inputs", "gold"} <= set(item):
+            raise ConfigError(f'{where}: expected {{"id": ..., "inputs": {{...}}, "gold": ...}}')
+        if not isinstance(item["id"], str) or not isinstance(item["inputs"], dict):
+            raise ConfigError(f"{where}: `id` must be text and `inputs` a mapping")
+        if not normalise(item["gold"] if not isinstance(item["gold"], list) else "".join(map(str, item["gold"]))):
+            raise ConfigError(f"{where}: `gold` is empty")
+        self._gold[item["id"]] = item["gold"]
+        return Task(item["id"], str(item.get("type", "task")), item["inputs"])
+
+
+def normalise(value: JSON) -> str:
+    """The form in which answers are compared; see the class."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = " ".join(unicodedata.normalize("NFKC", text).lower().split())
+    return text.removesuffix(".").rstrip()
