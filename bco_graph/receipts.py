@@ -20,6 +20,7 @@ from bco_graph.errors import RunUnreadable
 from bco_graph.state import JSON, OutcomeKind, Split
 
 SCHEMA_VERSION = 1
+_SMALLEST_BYTES = 512
 
 _SCHEMA = """
 create table if not exists meta (key text primary key, value text not null);
@@ -99,6 +100,9 @@ class Receipts:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.RLock()
+        if path.exists() and 0 < path.stat().st_size < _SMALLEST_BYTES:
+            # SQLite would take so short a file for an empty database and write over it.
+            raise RunUnreadable(f"{path} is torn: {path.stat().st_size} bytes; it was left as it is")
         try:
             self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
             self._db.execute("pragma journal_mode=wal")

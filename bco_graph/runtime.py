@@ -15,7 +15,7 @@ from bco_graph import prompts
 from bco_graph.baseline import copy_baseline
 from bco_graph.candidates import CandidateStore
 from bco_graph.config import RunConfig
-from bco_graph.errors import ConfigError, RunMismatch
+from bco_graph.errors import ConfigError, RunMismatch, RunUnreadable
 from bco_graph.evaluation import LeakPatterns, LocalExecutor, check_candidate
 from bco_graph.evaluation.service import Evaluator
 from bco_graph.events import Events
@@ -140,6 +140,8 @@ def _open_folder(
 ) -> _Opened:
     folder.claim(fresh=fresh, overwrite=overwrite)
     stored = folder.read() if folder.exists() else None
+    if stored is not None and not (folder.receipts.exists() and folder.receipts.stat().st_size):
+        raise RunUnreadable(f"{folder.receipts} is missing or empty although {folder.root} holds a run: restore it")
     receipts = Receipts(folder.receipts)
     gateway: Gateway | None = None
     try:
