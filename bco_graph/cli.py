@@ -111,7 +111,7 @@ def estimate(config: Path, calls_per_task: int, as_json: bool) -> None:
 @_json
 @click.pass_context
 def run(
-    ctx: click.Context, config: Path, target: str | None, baseline: Path | None, overwrite: bool, as_json: bool,
+    ctx: click.Context, /, config: Path, target: str | None, baseline: Path | None, overwrite: bool, as_json: bool,
     **given: Any,
 ) -> None:  # fmt: skip
     """Start a run."""

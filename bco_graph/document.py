@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bco_graph.calibration import CalibrationRecord, calibration_block
+from bco_graph.calibration import CalibrationRecord, Computed, calibration_block, record_of
+from bco_graph.prediction import Prediction
 from bco_graph.receipts import Receipts
 from bco_graph.runtime import RunContext
 from bco_graph.world_model import Document, HistoryRecord, WorldModel, render_document
@@ -18,11 +19,13 @@ def document_of(receipts: Receipts) -> Document:
 
 def calibration_records(receipts: Receipts) -> list[CalibrationRecord]:
     """Stated confidence against verdict, for every graded prediction."""
-    verdicts = {iteration: record["verdict"] for iteration, _, record in receipts.steps("graded")}
+    grades = {iteration: record for iteration, _, record in receipts.steps("graded")}
     return [
-        CalibrationRecord(confidence=record["result"]["content"]["confidence"], verdict=verdicts[iteration])
+        record_of(
+            Prediction.from_json(record["result"]["content"]), Computed.model_validate(grades[iteration]["computed"])
+        )
         for iteration, _, record in receipts.steps("predict")
-        if record["result"] and iteration in verdicts
+        if record["result"] and iteration in grades
     ]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import START, StateGraph
 
 from bco_graph.binding import RunHandle, bind
 from bco_graph.config import RunConfig
@@ -65,7 +65,7 @@ def after_evaluate(state: BCOState) -> Literal["grade", "update"]:
 
 
 def next_round(state: BCOState) -> Literal["propose", "__end__"]:
-    return END if state["stop"] else "propose"
+    return "__end__" if state["stop"] else "propose"
 
 
 def recursion_limit(config: RunConfig) -> int:

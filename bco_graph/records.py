@@ -80,7 +80,7 @@ def score_history(receipts: Receipts) -> dict[str, list[float]]:
 
 def stable_tasks(receipts: Receipts, candidate: str) -> list[str]:
     """Tasks of a candidate that no evidence so far calls unstable."""
-    from bco_graph.calibration import unstable_tasks
+    from bco_graph.task_tables import unstable_tasks
 
     rows = receipts.results("train", candidate)
     unsteady = unstable_tasks([rows], score_history(receipts))

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from bco_graph import prompts
 from bco_graph.baseline import copy_baseline
@@ -221,7 +221,7 @@ def _assemble(
     store = CandidateStore(folder.candidates)
     events = Events(folder.events)
     evidence = EvidenceSurface(folder, config.method, store, opened.receipts)
-    evidence.write_skill(prompts.skill(config.method, surface=suite.surface(), task=suite.name))
+    evidence.write_skill(prompts.skill(config.method, surface=suite.surface(), task=_task(suite, tasks)))
     executor = LocalExecutor(config.evaluation, socket_path=opened.gateway.socket_path)
     evaluator = Evaluator(suite, executor, opened.receipts, events, opened.gateway.token, config.evaluation.repeats)
     return RunContext(
@@ -232,6 +232,13 @@ def _assemble(
     )  # fmt: skip
 
 
+def _task(suite: Suite, tasks: Sequence[Task]) -> str:
+    return (
+        f"Raise the mean score of the scaffold in `scaffold/` on the {len(tasks)} train tasks of the suite `{suite.name}`, "
+        "by changes that will also help on tasks of the same types that nobody here has seen."
+    )
+
+
 def _proposer(config: RunConfig, gateway: Gateway) -> Proposer:
     return make_proposer(
         config.proposer, calls=gateway, capabilities=lambda: gateway.capabilities("proposer"),
@@ -239,6 +246,9 @@ def _proposer(config: RunConfig, gateway: Gateway) -> Proposer:
     )  # fmt: skip
 
 
+_SPLITS: tuple[Split, ...] = ("train", "heldout")
+
+
 def _leaks(suite: Suite, scaffold: Path) -> LeakPatterns:
-    tasks = [task for split in ("train", "heldout") for task in suite.tasks(cast(Split, split))]
+    tasks = [task for split in _SPLITS for task in suite.tasks(split)]
     return LeakPatterns.build(tasks, {task.id: suite.gold(task) for task in tasks}, allow=scaffold)

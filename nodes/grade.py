@@ -35,7 +35,7 @@ async def grade(state: BCOState, *, run: RunContext) -> GradeUpdate:
     made = _grade(run, iteration, candidate, computed, record["result"], record["failure"])
     if run.receipts.step(iteration, "graded") is None:
         run.receipts.add_step(iteration, "graded", dict(made))
-    run.evidence.write_text(iteration, "grade.md", render_distill(distill_of(prediction, computed, made)))
+    run.evidence.write_text(iteration, "grade.md", render_distill(distill_of(prediction, computed, made, grading=run.config.grading)))
     run.events.emit(
         "grade", iteration, candidate=candidate, verdict=made["verdict"], cause=made["cause"],
         subset_change=computed.subset_change,
@@ -68,10 +68,10 @@ def _accept(computed: Computed, submission: BaseModel, *, paper: bool) -> dict[s
 def _grade(
     run: RunContext, iteration: int, candidate: str, computed: Computed, result: dict[str, JSON] | None, failure: JSON
 ) -> Grade:
-    reading = result["reading"] if result else None
-    paper = run.config.grading == "paper" and reading is not None
+    reading = result["reading"] if result else {}
+    paper = run.config.grading == "paper" and bool(reading)
     return Grade(
         iteration=iteration, candidate=candidate, verdict=reading["verdict"] if paper else computed.verdict,
-        cause=reading["cause"] if reading else None, computed=computed.to_json(), reading=reading,
+        cause=reading.get("cause"), computed=computed.to_json(), reading=reading or None,
         differences=result["differences"] if result else [], failure=failure,
     )  # fmt: skip

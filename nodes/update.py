@@ -39,7 +39,7 @@ async def _document(state: BCOState, run: RunContext, iteration: int, head: Worl
         text = f"No candidate: step {failure['step']} failed ({failure['cause']}): {'; '.join(failure['reasons'])}"
         return {"head": head.to_json(), "changes": [], "history": f"### {candidate_id(iteration)}\n{text}\n"}
     graded = iteration > 0
-    distill = _distill(state) if graded else ""
+    distill = _distill(state, run) if graded else ""
     touched = _touched(state) if graded else None
     record = await _ask(run, iteration, head, distill, touched)
     if record["result"] is None:
@@ -94,10 +94,10 @@ def _close(state: BCOState, run: RunContext, changed: dict[str, JSON], *, graded
     }  # fmt: skip
 
 
-def _distill(state: BCOState) -> str:
+def _distill(state: BCOState, run: RunContext) -> str:
     prediction = Prediction.from_json(state["prediction"]["content"])
     computed = Computed.model_validate(state["grade"]["computed"])
-    return render_distill(distill_of(prediction, computed, state["grade"]))
+    return render_distill(distill_of(prediction, computed, state["grade"], grading=run.config.grading))
 
 
 def _touched(state: BCOState) -> frozenset[str]:
