@@ -1,1 +1,77 @@
+"""Who proposes: a tool loop over a model, a coding-agent CLI, a person, or a recording; all behind one seam.
 
+want                                open
+the seam                            protocols.Proposer
+what all four must do               contract.py
+a submission checked                intake.py
+the tool loop                       agent.py, loop.py; its tools: tools.py; how calls are written: replies.py
+how an edit is applied              editing.py
+a CLI in the workspace              command.py, running.py, step_files.py
+a person                            handoff.py
+a recorded run                      replay.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from bco_graph.config import ProposerConfig, nearest
+from bco_graph.errors import ConfigError
+from bco_graph.protocols import Caller, ModelCalls, Proposer
+from bco_graph.state import JSON
+
+ENTRY_POINTS = "bco_graph.proposers"
+"""Group of strangers' proposers: a callable with the signature of `make_proposer`."""
+
+KINDS = ("agent", "command", "handoff", "replay")
+
+
+def make_proposer(
+    config: ProposerConfig,
+    *,
+    calls: ModelCalls,
+    capabilities: Callable[[], Mapping[str, JSON]],
+    gateway_url: str,
+    token_for: Callable[[Caller], str],
+) -> Proposer:
+    """The proposer of the configured kind; raises ConfigError for an unknown kind or what that kind lacks.
+
+    `capabilities` describes the proposer's deployment (`{"tools": bool}`), `token_for` gives the gateway's bearer
+    token for a caller. They are not called before the first step.
+    """
+    if config.kind == "agent":
+        from bco_graph.proposers.agent import AgentProposer
+
+        return AgentProposer(config, calls, capabilities=capabilities)
+    if config.kind == "command":
+        from bco_graph.proposers.command import CommandProposer
+
+        return CommandProposer(config, gateway_url=gateway_url, token_for=token_for)
+    if config.kind == "handoff":
+        from bco_graph.proposers.handoff import HandoffProposer
+
+        return HandoffProposer(config)
+    if config.kind == "replay":
+        from bco_graph.proposers.replay import ReplayProposer
+
+        if config.recording is None:
+            raise ConfigError('proposer.kind is "replay", so proposer.recording must name the folder of a recording')
+        return ReplayProposer(Path(config.recording))
+    factory = _stranger(config.kind)
+    return factory(
+        config, calls=calls, capabilities=capabilities, gateway_url=gateway_url, token_for=token_for
+    )  # fmt: skip
+
+
+def _stranger(kind: str) -> Callable[..., Proposer]:
+    found = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+    if kind not in found:
+        known = [*KINDS, *sorted(found)]
+        raise ConfigError(
+            f"proposer.kind {kind!r} is unknown{nearest(kind, known)}; available: {', '.join(known)}; "
+            f"others are installed as entry points of the group {ENTRY_POINTS!r}"
+        )
+    factory: Callable[..., Proposer] = found[kind].load()
+    return factory

@@ -1,0 +1,215 @@
+"""Submissions come in here: strict JSON, checked against the step's form, then against the step itself.
+
+Whatever is wrong becomes sentences that a proposer can act on: the field, what was expected, what was given, the
+nearest known name. Nothing is repaired or guessed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Generic, NoReturn, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from bco_graph.config import nearest
+from bco_graph.errors import StepFailed, SubmissionRefused
+from bco_graph.protocols import Step, StepResult
+from bco_graph.state import JSON
+
+T = TypeVar("T")
+
+_SHOWN = 120
+"""Characters of a wrong value that a reason shows."""
+
+
+def take(step: Step[T], raw: str | Mapping[str, JSON]) -> tuple[T, dict[str, JSON]]:
+    """The step's value with the submission as it came; `raw` is a JSON object or text that is one.
+
+    Raises SubmissionRefused with every problem of the first stage that fails: JSON, form, the step's own checks.
+    """
+    try:
+        submission = parse_object(raw if isinstance(raw, str) else _text(raw))
+    except ValueError as error:
+        raise SubmissionRefused([f"the submission is {error}"]) from error
+    try:
+        model = step.schema.model_validate(submission)
+    except ValidationError as error:
+        raise SubmissionRefused(explain(error, step.schema)) from error
+    return step.accept(model), submission
+
+
+class Intake(Generic[T]):
+    """The submissions of one step: at most `max_refusals` may be refused and mended, one more fails the step."""
+
+    def __init__(self, step: Step[T], max_refusals: int) -> None:
+        self.step = step
+        self.max_refusals = max_refusals
+        self.refusals: list[list[str]] = []
+
+    def offer(self, raw: str | Mapping[str, JSON]) -> tuple[T, dict[str, JSON]]:
+        """What `take` gives. Raises SubmissionRefused while another try is left, StepFailed after that."""
+        try:
+            return take(self.step, raw)
+        except SubmissionRefused as refused:
+            self.refuse(refused.reasons, raw if isinstance(raw, str) else json.dumps(raw, default=repr))
+
+    def refuse(self, reasons: list[str], raw: str = "") -> NoReturn:
+        """Count a submission that was refused before it could be read, such as a missing file; raises as `offer`."""
+        self.refusals.append(list(reasons))
+        if len(self.refusals) > self.max_refusals:
+            raise StepFailed(self.step.name, cause="refused", reasons=reasons, raw=raw)
+        raise SubmissionRefused(reasons)
+
+    @property
+    def tries_left(self) -> int:
+        return self.max_refusals + 1 - len(self.refusals)
+
+    def result(
+        self,
+        accepted: tuple[T, dict[str, JSON]],
+        *,
+        trace_reads: int | None = None,
+        notes: Mapping[str, Any] | None = None,
+    ) -> StepResult[T]:
+        value, submission = accepted
+        return StepResult(value, submission, self.refusals, trace_reads, notes or {})
+
+
+# -- JSON ----------------------------------------------------------------------------------------------------
+
+
+def parse_object(text: str) -> dict[str, JSON]:
+    """One JSON object, strictly: no NaN or Infinity, no key twice, no text that UTF-8 cannot hold.
+
+    Raises ValueError with the rest of a sentence that starts with the thing's name and `is`.
+    """
+    text = text.removeprefix("\ufeff").strip()
+    if not text:
+        raise ValueError("empty; a JSON object is expected")
+    try:
+        value = json.loads(text, parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_no_twins)
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except json.JSONDecodeError as error:
+        near = text[max(0, error.pos - 20) : error.pos + 20]
+        where = f"line {error.lineno}, column {error.colno}, near {near!r}"
+        raise ValueError(f"not one JSON object: {error.msg} at {where}") from error
+    except UnicodeEncodeError as error:
+        raise ValueError("not storable: it holds half of a surrogate pair, which is no character") from error
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"a JSON {_kind(value)}, not an object; an object is expected")
+    return value
+
+
+def _text(raw: Mapping[str, JSON]) -> str:
+    try:
+        return json.dumps(dict(raw), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"not plain JSON: {error}") from error
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"not JSON: {name} is no number; give a finite one")
+
+
+def _finite(digits: str) -> float:
+    if not math.isfinite(number := float(digits)):
+        raise ValueError(f"out of range: {digits} is too large for a number")
+    return number
+
+
+def _no_twins(pairs: list[tuple[str, JSON]]) -> dict[str, JSON]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"ambiguous: the key {twice!r} stands in one object twice")
+    return found
+
+
+def _kind(value: JSON) -> str:
+    return {list: "array", str: "string", bool: "boolean", type(None): "null"}.get(type(value), "number")
+
+
+# -- reasons -------------------------------------------------------------------------------------------------
+
+
+def explain(error: ValidationError, schema: type[BaseModel]) -> list[str]:
+    """One sentence per problem: field, what was expected, what was given, the nearest known name."""
+    tree = schema.model_json_schema()
+    return [_sentence(dict(item), tree) for item in error.errors(include_url=False)]
+
+
+def _sentence(item: dict[str, Any], tree: dict[str, JSON]) -> str:
+    location: tuple[int | str, ...] = item["loc"]
+    where = field_path(location)
+    if item["type"] == "extra_forbidden":
+        known = _keys_at(tree, location[:-1])
+        hint = f"{nearest(str(location[-1]), known)}; known here: {', '.join(known)}" if known else ""
+        return f"{where}: unknown field{hint}"
+    if item["type"] == "missing":
+        return f"{where}: missing; it is required{_expected(_at(tree, location))}"
+    message = item["msg"].removeprefix("Value error, ")
+    if item["type"] in ("literal_error", "enum", "union_tag_invalid"):
+        allowed = item.get("ctx", {}).get("expected") or item.get("ctx", {}).get("expected_tags", "")
+        message += nearest(str(item.get("ctx", {}).get("tag", item["input"])), re.findall(r"'([^']*)'", allowed))
+    given = item["input"]
+    return f"{where}: {message}" if isinstance(given, dict) else f"{where}: {message}, not {_shown(given)}"
+
+
+def field_path(location: tuple[int | str, ...]) -> str:
+    """`ops[0].claim` for ('ops', 0, 'claim')."""
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    return path.removeprefix(".") or "top level"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} characters)"
+
+
+def _expected(schemas: list[dict[str, JSON]]) -> str:
+    words = [
+        " or ".join(map(repr, s["enum"])) if "enum" in s else str(s["type"])
+        for s in schemas
+        if "enum" in s or "type" in s
+    ]
+    return f" ({' or '.join(dict.fromkeys(words))})" if words else ""
+
+
+def _keys_at(tree: dict[str, JSON], location: tuple[int | str, ...]) -> list[str]:
+    return list(dict.fromkeys(key for schema in _at(tree, location) for key in schema.get("properties", {})))
+
+
+def _at(tree: dict[str, JSON], location: tuple[int | str, ...]) -> list[dict[str, JSON]]:
+    """The schemas that may stand at a location, unions spread out; a union's tag in the location picks its member."""
+    found = _spread(tree, tree)
+    for part in location:
+        if isinstance(part, int):
+            inner = [schema["items"] for schema in found if "items" in schema]
+        else:
+            inner = [schema["properties"][part] for schema in found if part in schema.get("properties", {})]
+        if inner:
+            found = [member for schema in inner for member in _spread(schema, tree)]
+        elif tagged := [schema for schema in found if _has_tag(schema, part)]:
+            found = tagged
+        else:
+            return []
+    return found
+
+
+def _spread(schema: dict[str, JSON], tree: dict[str, JSON]) -> list[dict[str, JSON]]:
+    if "$ref" in schema:
+        return _spread(tree["$defs"][schema["$ref"].rsplit("/", 1)[-1]], tree)
+    members = schema.get("anyOf") or schema.get("oneOf")
+    return [inner for member in members for inner in _spread(member, tree)] if members else [schema]
+
+
+def _has_tag(schema: dict[str, JSON], tag: int | str) -> bool:
+    """Whether a union member is the one that pydantic calls `tag`: by its name, or by a constant field."""
+    properties = schema.get("properties", {}).values()
+    return schema.get("title") == tag or any(inner.get("const") == tag for inner in properties)
