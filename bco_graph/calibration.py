@@ -18,7 +18,6 @@ from bco_graph.selection import checked_share, mean
 from bco_graph.state import JSON, Verdict
 from bco_graph.submissions import Change, OwnNumbers
 from bco_graph.task_tables import Figures, Share, TaskTables, TypeChange
-from bco_graph.task_tables import unstable_tasks as unstable_tasks
 
 OWN_TOLERANCE = 0.005
 """A proposer's own figure may be this far off, for rounding, before the difference is put on record."""
