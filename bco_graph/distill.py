@@ -141,7 +141,8 @@ _LABELS = {
     "belief_update": "Belief update",
 }
 """Field -> label, in the order of the block."""
-_FIELD = {re.sub(r" \(.*", "", label).lower(): field for field, label in _LABELS.items()}
+_PLAIN = {re.sub(r" \(.*", "", label): field for field, label in _LABELS.items()}
+_FIELD = {label.lower(): field for label, field in _PLAIN.items()}
 _HEADING = re.compile(r"#{2,3} ([A-Za-z0-9_.-]+) (?:->|→) ([A-Za-z0-9_.-]+) distill(?: \(([^\r\n]*)\))?[ \t]*")
 _ITEM = re.compile(r"- ([^:(]+?)(?: \(([^)]*)\))?:(?: (.*))?")
 
@@ -174,8 +175,8 @@ def parse_distill(text: str) -> Distill:
     for at, label, note, value in _items(lines, start + 1):
         field = _FIELD.get(label.lower().replace("behavioural", "behavioral"))
         if field is None or field in values:
-            reason = f"the line {label!r} stands twice" if field else f"unknown line {label!r}{nearest(label, _FIELD)}"
-            raise DocumentError(f"{reason}; known: {', '.join(_LABELS.values())}", line=at, source=SOURCE)
+            reason = f"the line {label!r} stands twice" if field else f"unknown line {label!r}{nearest(label, _PLAIN)}"
+            raise DocumentError(f"{reason}; known: {', '.join(_PLAIN)}", line=at, source=SOURCE)
         values[field] = unescape(value).strip()
         if field == "aggregate" and note == "self":
             by = "self"
