@@ -7,10 +7,10 @@ import json
 from functools import partial
 from typing import cast
 
-from bco_graph.distill import distill_of, render_distill
 from pydantic import BaseModel
 
 from bco_graph.calibration import Computed, SignatureHits, compute, differences
+from bco_graph.distill import distill_of, render_distill
 from bco_graph.errors import SubmissionRefused
 from bco_graph.prediction import Prediction, render_prediction
 from bco_graph.records import score_history
@@ -28,14 +28,21 @@ async def grade(state: BCOState, *, run: RunContext) -> GradeUpdate:
     prediction = Prediction.from_json(state["prediction"]["content"])
     computed = _computed(run, prediction, candidate)
     record = await perform(
-        run, "grade", iteration,
-        schema=GradeSubmission, accept=partial(_accept, computed, paper=run.config.grading == "paper"), parent=prediction.base,
-        computed=json.dumps(computed.to_json(), indent=1), prediction=render_prediction(prediction),
-    )  # fmt: skip
+        run,
+        "grade",
+        iteration,
+        schema=GradeSubmission,
+        accept=partial(_accept, computed, paper=run.config.grading == "paper"),
+        parent=prediction.base,
+        computed=json.dumps(computed.to_json(), indent=1),
+        prediction=render_prediction(prediction),
+    )
     made = _grade(run, iteration, candidate, computed, record["result"], record["failure"])
     if run.receipts.step(iteration, "graded") is None:
         run.receipts.add_step(iteration, "graded", dict(made))
-    run.evidence.write_text(iteration, "grade.md", render_distill(distill_of(prediction, computed, made, grading=run.config.grading)))
+    run.evidence.write_text(
+        iteration, "grade.md", render_distill(distill_of(prediction, computed, made, grading=run.config.grading))
+    )
     run.events.emit(
         "grade", iteration, candidate=candidate, verdict=made["verdict"], cause=made["cause"],
         subset_change=computed.subset_change,

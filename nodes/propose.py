@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import cast
 
-from bco_graph.world_model import WorldModel
 from pydantic import BaseModel
 
 from bco_graph.config import nearest
@@ -16,6 +15,7 @@ from bco_graph.runtime import RunContext
 from bco_graph.state import JSON, BCOState, Failure, Proposal, ProposeUpdate, candidate_id
 from bco_graph.steps import perform
 from bco_graph.submissions import ProposeSubmission, ProposeWithBeliefs
+from bco_graph.world_model import WorldModel
 
 _SHOWN = ("parent", "name", "mode", "beliefs", "mechanism", "failure_mode")
 
@@ -34,7 +34,7 @@ async def propose(state: BCOState, *, run: RunContext) -> ProposeUpdate:
     )  # fmt: skip
     if record["result"] is None:
         return {"proposal": _no_proposal(iteration, suggested, cast(Failure, record["failure"]))}
-    proposal = cast(Proposal, record["result"])
+    proposal = cast(Proposal, {key: record["result"][key] for key in Proposal.__annotations__})
     parent_tree = run.candidates.tree(proposal["parent"])
     run.events.emit("proposal", iteration, **{key: proposal[key] for key in _SHOWN})  # type: ignore[literal-required]
     run.evidence.write_candidate(iteration, record["result"], tree=proposal["tree"], parent_tree=parent_tree)
@@ -55,7 +55,8 @@ def _accept(run: RunContext, iteration: int, beliefs: frozenset[str], submission
     tree = run.candidates.stage(run.evidence.scaffold)
     if twin := _twin(run, tree):
         raise SubmissionRefused([f"scaffold/ is the same as {twin}, which is evaluated already: nothing would be new"])
-    return dict(_proposal(iteration, edit, tree))
+    notes = {"notes": run.evidence.notes()} if run.config.method == "notes" else {}
+    return {**_proposal(iteration, edit, tree), **notes}
 
 
 def _wrong_parent(run: RunContext, parent: str) -> list[str]:

@@ -9,16 +9,16 @@ from __future__ import annotations
 from functools import partial
 from typing import cast
 
-from bco_graph.distill import distill_of, render_distill
-from bco_graph.world_model import Delta, Experiment, WorldModel, apply, compact, history_record, record_experiment
 from pydantic import BaseModel
 
 from bco_graph.calibration import Computed, touched_beliefs
+from bco_graph.distill import distill_of, render_distill
 from bco_graph.document import draw_document
 from bco_graph.prediction import Prediction
 from bco_graph.runtime import RunContext
 from bco_graph.state import JSON, BCOState, UpdateUpdate, candidate_id
 from bco_graph.steps import StepRecord, perform
+from bco_graph.world_model import Delta, Experiment, WorldModel, apply, compact, history_record, record_experiment
 
 
 async def update(state: BCOState, *, run: RunContext) -> UpdateUpdate:

@@ -1,8 +1,8 @@
 """A toy world for tests of the whole loop: eight words to say, a scripted target, a proposer that plays a script.
 
-The target says the word alone only when it is asked to ("only the word"), else it wraps it in a sentence; words of type
-`long` it says only when the prompt also asks for "all letters". So the naive scaffold scores 0, one edit solves `short`,
-another solves the rest.
+The target says the word alone only when it is asked to ("only the word"), else it wraps it in a sentence; words of
+type `long` it says in full only when the prompt also asks for "all letters". So the naive scaffold scores 0, one edit
+solves `short`, another solves the rest.
 """
 
 from __future__ import annotations
@@ -159,7 +159,8 @@ def update_for(step: Step[Any]) -> dict[str, Any]:
     if step.iteration == 0:
         claim = "The model says more than it is asked for unless the prompt forbids it."
         op = {"op": "add", "kind": "execution", "claim": claim, "confidence": 0.6, "status": "hypothesis",
-              "evidence_for": [{"path": trace, "locator": "the answer"}], "mass": 8, "reason": "all eight end so"}  # fmt: skip
+              "evidence_for": [{"path": trace, "locator": "the answer"}], "mass": 8,
+              "reason": "all eight end so"}  # fmt: skip
         return {"ops": [op]}
     if "none: this outcome says nothing" in step.instructions:
         return {"ops": []}

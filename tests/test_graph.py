@@ -1,0 +1,368 @@
+"""The loop as a graph: what flows where, what is recorded, what stops it, what a second start pays for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+
+from bco_graph.binding import RunHandle
+from bco_graph.config import RunConfig
+from bco_graph.driver import Ended, drive
+from bco_graph.errors import RunMismatch, StepFailed
+from bco_graph.graph import create_bco, recursion_limit
+from bco_graph.protocols import Step, StepResult, T
+from bco_graph.receipts import Receipts
+from bco_graph.state import BCOState
+from bco_graph.testing import Reply, ScriptedModelServer
+from bco_graph.world_model import parse_document
+from tests.toy import BOTH, NAIVE, SHORT, Edit, ScriptedProposer, ToySuite, answer, prompt_edit, toy_config
+
+MARK = "asked-alone"
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedModelServer]:
+    with ScriptedModelServer({"toy-model": answer}) as started:
+        yield started
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> ToySuite:
+    return ToySuite(tmp_path / "initial")
+
+
+def two_edits() -> ScriptedProposer:
+    """The first edit solves the short words, the second the long ones too."""
+    second = {"parent": "iter_001", "name": "all-letters", "live_signature": "asked-all"}
+    subset = {"types": ["long"], "expected": 1.0, "low": 0.5, "high": 1.0}
+    from tests.toy import PREDICT, PROPOSE
+
+    return ScriptedProposer(
+        {1: prompt_edit(SHORT, MARK), 2: prompt_edit(BOTH, "asked-all")},
+        {
+            (2, "propose"): {**PROPOSE, **second},
+            (2, "predict"): {**PREDICT, "subset": subset, "upside_types": ["long"]},
+        },
+    )
+
+
+async def play(config: RunConfig, suite: ToySuite, proposer: Any, **options: Any) -> tuple[Ended, list[Any]]:
+    events: list[Any] = []
+    ended = await drive(config, suite=suite, proposer=proposer, subscriber=events.append, **options)
+    return ended, events
+
+
+async def test_bco_improves_the_scaffold_and_keeps_its_beliefs(
+    tmp_path: Path, server: ScriptedModelServer, suite: ToySuite
+) -> None:
+    config = toy_config(tmp_path, server)
+    ended, events = await play(config, suite, two_edits())
+    assert ended.stop == "iterations"
+    assert [c["mean"] for c in ended.state["candidates"]] == [0.0, 0.5, 1.0]
+    assert ended.state["best"] == {"id": "iter_002", "mean": 1.0}
+    order = [event["node"] for event in events if event["type"] == "node_started"]
+    assert order == ["evaluate", "update", *["propose", "predict", "evaluate", "grade", "update"] * 2]
+    grades = [event["verdict"] for event in events if event["type"] == "grade"]
+    assert grades == ["held", "held"]
+    document = parse_document((config.run_dir / "world_model_calibration.md").read_text(encoding="utf-8"))
+    assert [b.id for b in document.head.beliefs] == ["E1"]
+    assert document.head.beliefs[0].confidence == pytest.approx(0.9)
+    assert [e.candidate for e in document.head.experiments] == ["iter_001", "iter_002"]
+    assert [record.iteration for record in document.history] == [0, 1, 2]
+    assert document.head.to_json() == ended.state["world_model"]
+
+
+async def test_the_evidence_of_an_iteration_is_complete_and_says_the_same_as_the_receipts(
+    tmp_path: Path, server: ScriptedModelServer, suite: ToySuite
+) -> None:
+    config = toy_config(tmp_path, server, iterations=1)
+    await play(config, suite, two_edits())
+    folder = config.run_dir / "iterations" / "iter_001"
+    names = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+    assert {"proposal.json", "prediction.md", "diff.patch", "outcome.json", "grade.md", "source/prompt.md"} <= names
+    assert {f"traces/train-{i}.json" for i in range(8)} <= names
+    trace = json.loads((folder / "traces/train-0.json").read_text(encoding="utf-8"))
+    assert (trace["answer"], trace["expected"], trace["events"], trace["score"]) == ("fig", "fig", [MARK], 1.0)
+    assert trace["calls"][0]["request"]["messages"][0]["content"] == SHORT.replace("{word}", "fig")
+    matrix = (config.run_dir / "workspace" / "task_score_matrix.csv").read_text(encoding="utf-8").splitlines()
+    assert matrix[:2] == ["task,type,iter_000,iter_001", "train-0,short,0,1"]
+    assert "+Reply with only the word." in (folder / "diff.patch").read_text(encoding="utf-8")
+    assert not any("heldout" in p.name for p in (config.run_dir / "workspace").rglob("*"))
+
+
+@pytest.mark.parametrize("method", ["vanilla", "notes"])
+async def test_vanilla_and_notes_have_two_nodes_and_no_world_model(
+    tmp_path: Path, server: ScriptedModelServer, suite: ToySuite, method: str
+) -> None:
+    config = toy_config(tmp_path, server, method=method)
+    proposer = ScriptedProposer({1: prompt_edit(SHORT), 2: prompt_edit(BOTH)})
+    ended, events = await play(config, suite, proposer)
+    order = [event["node"] for event in events if event["type"] == "node_started"]
+    assert order == ["evaluate", *["propose", "evaluate"] * 2]
+    assert ended.state["best"] == {"id": "iter_002", "mean": 1.0}
+    assert not (config.run_dir / "world_model_calibration.md").exists()
+    assert (config.run_dir / "agent_notes.md").exists() == (method == "notes")
+    assert {step for _, step in proposer.performed} == {"propose"}
+
+
+async def test_notes_are_carried_on_and_kept_in_the_receipts(
+    tmp_path: Path, server: ScriptedModelServer, suite: ToySuite
+) -> None:
+    def edit(scaffold: Path) -> None:
+        prompt_edit(SHORT)(scaffold)
+        (scaffold.parent / "agent_notes.md").write_text("asking helps\n", encoding="utf-8")
+
+    config = toy_config(tmp_path, server, method="notes", iterations=1)
+    await play(config, suite, ScriptedProposer({1: edit}))
+    receipts = Receipts(config.run_dir / "receipts.sqlite")
+    record = receipts.step(1, "propose")
+    receipts.close()
+    assert record is not None
+    assert record["result"]["notes"] == "asking helps\n"
+
+
+async def test_a_failed_step_is_a_recorded_iteration_and_the_run_goes_on(
+    tmp_path: Path, server: ScriptedModelServer, suite: ToySuite
+) -> None:
+    def nothing(step: Step[Any]) -> Any:
+        raise StepFailed(step.name, cause="empty", reasons=["the reply was empty"])
+
+    proposer = two_edits()
+    proposer.submissions[(1, "propose")] = nothing
+    proposer.submissions[(2, "propose")] = {**proposer.submissions[(2, "propose")], "parent": "iter_000"}
+    config = toy_config(tmp_path, server)
+    ended, events = await play(config, suite, proposer)
+    assert ended.stop == "iterations"
+    assert [c["id"] for c in ended.state["candidates"]] == ["iter_000", "iter_002"]
+    failed = next(event for event in events if event["type"] == "step_failed")
+    assert (failed["step"], failed["cause"], failed["reasons"]) == ("propose", "empty", ["the reply was empty"])
+    assert (1, "predict") not in proposer.performed
+    assert len(server.requests) == 16
+    text = (config.run_dir / "world_model_calibration.md").read_text(encoding="utf-8")
+    assert "No candidate: step propose failed (empty): the reply was empty" in text
+
+
+async def test_failures_in_a_row_stop_the_run_and_nothing_is_spent_after(
+    tmp_path: Path, server: ScriptedModelServer, suite: ToySuite
+) -> None:
+    config = toy_config(tmp_path, server, iterations=50, max_failures=3)
+    ended, _ = await play(config, suite, ScriptedProposer({}))
+    assert ended.stop == "failures"
+    assert ended.state["iteration"] == 3
+    assert len(server.requests) == 8
+    assert ended.state["best"] == {"id": "iter_000", "mean": 0.0}
+
+
+async def test_a_refused_update_leaves_the_document_as_it_was_and_is_on_the_record(
+    tmp_path: Path, server: ScriptedModelServer, suite: ToySuite
+) -> None:
+    proposer = two_edits()
+    unknown = {"op": "revise", "id": "E9", "confidence": 0.9, "reason": "x", "add_evidence_for": [{"path": "none"}]}
+    proposer.submissions[(1, "update")] = {"ops": [unknown]}
+    config = toy_config(tmp_path, server, iterations=1)
+    ended, events = await play(config, suite, proposer)
+    belief = ended.state["world_model"]["beliefs"][0]
+    assert belief["confidence"] == 0.6
+    reasons = next(event for event in events if event["type"] == "step_failed")["reasons"]
+    assert any("E9" in reason for reason in reasons)
+    assert any("none" in reason for reason in reasons)
+    assert "Update refused" in (config.run_dir / "world_model_calibration.md").read_text(encoding="utf-8")
+
+
+async def test_a_mechanism_that_left_no_mark_moves_no_belief(
+    tmp_path: Path, server: ScriptedModelServer, suite: ToySuite
+) -> None:
+    proposer = ScriptedProposer({1: prompt_edit(SHORT)})  # it helps, but its signature is in no trace
+    ended, _ = await play(toy_config(tmp_path, server, iterations=1), suite, proposer)
+    assert ended.state["grade"]["verdict"] == "void"
+    assert ended.state["outcome"]["mean"] == 0.5
+    assert "none: this outcome says nothing" in proposer.instructions[(1, "update")]
+    assert ended.state["world_model"]["beliefs"][0]["confidence"] == 0.6
+
+
+@pytest.mark.parametrize(
+    ("edit", "reason"),
+    [
+        (prompt_edit("no placeholder\n"), "{word}"),
+        (lambda scaffold: (scaffold / "agent.py").write_text("def other(): ...\n", encoding="utf-8"), "solve"),
+        (lambda scaffold: None, "the same as iter_000"),
+        (prompt_edit("The word is: {word}\n# train-3\n"), "train-3"),
+        (lambda scaffold: (scaffold / "link").symlink_to("/etc/passwd"), "link"),
+    ],
+)
+async def test_an_edit_that_breaks_an_invariant_costs_no_target_call(
+    tmp_path: Path, server: ScriptedModelServer, suite: ToySuite, edit: Edit, reason: str
+) -> None:
+    ended, _ = await play(toy_config(tmp_path, server, iterations=1), suite, ScriptedProposer({1: edit}))
+    assert ended.state["outcome"]["candidate"] is None
+    assert any(reason in said for said in ended.state["outcome"]["failure"]["reasons"])
+    assert len(server.requests) == 8
+
+
+async def test_a_scaffold_that_never_calls_the_target_is_no_candidate(
+    tmp_path: Path, server: ScriptedModelServer, suite: ToySuite
+) -> None:
+    def cheat(scaffold: Path) -> None:
+        text = "async def solve(task, target):\n    return task.inputs['word']\n"
+        (scaffold / "agent.py").write_text(text, encoding="utf-8")
+
+    ended, _ = await play(toy_config(tmp_path, server, iterations=1), suite, ScriptedProposer({1: cheat}))
+    assert "without ever calling the target" in ended.state["outcome"]["failure"]["reasons"][0]
+    assert ended.state["best"] == {"id": "iter_000", "mean": 0.0}
+
+
+async def test_a_run_goes_on_to_more_iterations_and_pays_only_for_them(
+    tmp_path: Path, server: ScriptedModelServer, suite: ToySuite
+) -> None:
+    proposer = two_edits()
+    await play(toy_config(tmp_path, server, iterations=1), suite, proposer)
+    before, performed = len(server.requests), list(proposer.performed)
+    ended, _ = await play(toy_config(tmp_path, server, iterations=2), suite, proposer)
+    assert [c["mean"] for c in ended.state["candidates"]] == [0.0, 0.5, 1.0]
+    assert len(server.requests) == before + 8
+    assert proposer.performed[: len(performed)] == performed
+    assert proposer.performed[len(performed) :] == [
+        (2, "propose"), (2, "predict"), (2, "grade"), (2, "update")
+    ]  # fmt: skip
+
+
+class Interrupted(ScriptedProposer):
+    """Dies like a killed process at one step, the first time."""
+
+    def __init__(self, inner: ScriptedProposer, at: tuple[int, str]) -> None:
+        super().__init__(inner.edits, inner.submissions)
+        self.at: tuple[int, str] | None = at
+
+    async def perform(self, step: Step[T]) -> StepResult[T]:
+        if (step.iteration, step.name) == self.at:
+            self.at = None
+            raise asyncio.CancelledError
+        return await super().perform(step)
+
+
+@pytest.mark.parametrize("at", [(0, "update"), (1, "propose"), (1, "predict"), (1, "grade"), (1, "update")])
+async def test_a_run_that_died_in_a_step_ends_as_one_that_did_not(
+    tmp_path: Path, server: ScriptedModelServer, suite: ToySuite, at: tuple[int, str]
+) -> None:
+    config = toy_config(tmp_path, server)
+    proposer = Interrupted(two_edits(), at)
+    with pytest.raises(asyncio.CancelledError):
+        await play(config, suite, proposer)
+    ended, _ = await play(config, suite, proposer)
+    assert [c["mean"] for c in ended.state["candidates"]] == [0.0, 0.5, 1.0]
+    assert len(server.requests) == 24
+    assert sorted(set(proposer.performed)) == sorted(proposer.performed)
+
+
+async def test_a_run_is_not_continued_with_another_target(
+    tmp_path: Path, server: ScriptedModelServer, suite: ToySuite
+) -> None:
+    await play(toy_config(tmp_path, server, iterations=0), suite, ScriptedProposer({}))
+    params = {"model": "openai/other", "api_base": server.base_url, "api_key": "none", "temperature": 0}
+    models = {"model_list": [{"model_name": "toy", "litellm_params": params}]}
+    with pytest.raises(RunMismatch, match=r"target: .*toy-model.*other"):
+        await play(toy_config(tmp_path, server, iterations=1, models=models), suite, ScriptedProposer({}))
+
+
+async def test_another_run_s_baseline_is_reused_without_a_call_and_only_where_all_is_equal(
+    tmp_path: Path, server: ScriptedModelServer, suite: ToySuite
+) -> None:
+    first = toy_config(tmp_path, server, iterations=0)
+    await play(first, suite, ScriptedProposer({}))
+    second = toy_config(tmp_path, server, iterations=0, name="vanilla", method="vanilla")
+    ended, _ = await play(second, suite, ScriptedProposer({}), baseline=first.run_dir)
+    assert len(server.requests) == 8
+    assert ended.state["candidates"][0]["mean"] == 0.0
+    assert (second.run_dir / "iterations/iter_000/traces/train-0.json").exists()
+    (suite.initial_scaffold() / "prompt.md").write_text(SHORT, encoding="utf-8")
+    third = toy_config(tmp_path, server, iterations=0, name="other")
+    with pytest.raises(RunMismatch, match="initial scaffold"):
+        await play(third, suite, ScriptedProposer({}), baseline=first.run_dir)
+
+
+async def test_upstream_faults_are_no_zeros_and_leave_the_candidate_undecided(
+    tmp_path: Path, server: ScriptedModelServer, suite: ToySuite
+) -> None:
+    """Half of the tasks of the candidate fail upstream; its mean is over the rest, and the baseline stays best."""
+
+    def flaky(body: dict[str, Any]) -> Reply:
+        text = body["messages"][-1]["content"]
+        if "only the word" in text and any(word in text for word in ("chestnut", "sycamore", "hornbeam", "tamarind")):
+            return Reply("rate limit", status=429)
+        return answer(body)
+
+    server.script("toy-model", flaky)
+    ended, _ = await play(toy_config(tmp_path, server, iterations=1), suite, two_edits())
+    outcome = ended.state["outcome"]
+    assert (outcome["mean"], outcome["coverage"], outcome["kinds"]) == (1.0, 0.5, {"infra_error": 4, "scored": 4})
+    assert ended.state["grade"]["verdict"] == "undecided"
+    assert ended.state["best"] == {"id": "iter_000", "mean": 0.0}
+
+
+async def test_answers_that_read_like_faults_are_graded_as_answers(
+    tmp_path: Path, server: ScriptedModelServer, suite: ToySuite
+) -> None:
+    server.script("toy-model", lambda body: Reply("rate limit exceeded 429 timeout"))
+    ended, _ = await play(toy_config(tmp_path, server, iterations=0), suite, ScriptedProposer({}))
+    assert (ended.state["outcome"]["coverage"], ended.state["outcome"]["kinds"]) == (1.0, {"scored": 8})
+
+
+def test_the_graph_can_be_invoked_synchronously_also_inside_a_running_loop(
+    tmp_path: Path, server: ScriptedModelServer, suite: ToySuite
+) -> None:
+    config = toy_config(tmp_path, server)
+    handle = RunHandle(config, suite=suite, proposer=two_edits())
+    graph = create_bco(config, handle=handle).compile(checkpointer=InMemorySaver())
+    thread: Any = {"configurable": {"thread_id": "1"}, "recursion_limit": recursion_limit(config)}
+
+    async def as_in_a_notebook() -> Any:
+        return graph.invoke({}, thread)
+
+    state = asyncio.run(as_in_a_notebook())
+    handle.close()
+    assert state["best"] == {"id": "iter_002", "mean": 1.0}
+
+
+async def test_events_stream_through_the_graph_as_custom_chunks(
+    tmp_path: Path, server: ScriptedModelServer, suite: ToySuite
+) -> None:
+    config = toy_config(tmp_path, server, iterations=1)
+    handle = RunHandle(config, suite=suite, proposer=two_edits())
+    graph = create_bco(config, handle=handle).compile()
+    seen = [chunk async for chunk in graph.astream({}, stream_mode="custom")]
+    handle.close()
+    assert {"task_done", "proposal", "prediction", "grade", "beliefs"} <= {event["type"] for event in seen}
+    assert all(event["v"] == 1 for event in seen)
+
+
+def test_every_state_key_has_one_writer_and_every_written_key_is_a_state_key() -> None:
+    from typing import get_type_hints
+
+    from bco_graph import nodes, state
+
+    written: dict[str, str] = {}
+    for name in nodes.__all__:
+        update = get_type_hints(getattr(nodes, name))["return"]
+        for key in get_type_hints(update):
+            assert written.setdefault(key, name) == name
+    assert set(written) == set(get_type_hints(state.BCOState))
+
+
+class Wider(BCOState, total=False):
+    mine: str
+
+
+async def test_a_wider_state_keeps_its_own_keys(tmp_path: Path, server: ScriptedModelServer, suite: ToySuite) -> None:
+    config = toy_config(tmp_path, server, iterations=0)
+    handle = RunHandle(config, suite=suite, proposer=ScriptedProposer({}))
+    graph = create_bco(config, handle=handle, state_schema=Wider).compile()
+    state = await graph.ainvoke({"mine": "kept"})  # type: ignore[arg-type]
+    handle.close()
+    assert state["mine"] == "kept"
+    assert NAIVE
