@@ -7,10 +7,10 @@ looked at again, so they may hold dollars, braces and include lines.
 template                               fields
 skill_bco, skill_notes, skill_vanilla  surface, task
 step_construct                         candidate, document_path, iteration, schema
-step_propose                           candidate, candidates, iteration, schema, suggested_parent
+step_propose                           candidate, candidates, iteration, parent, schema, suggested_parent
 step_predict                           beliefs, candidate, diff, iteration, parent, schema, task_types
 step_grade                             candidate, computed, iteration, parent, prediction, schema
-step_update                            candidate, document_path, grade, iteration, parent, schema, touched
+step_update                            candidate, document_path, grade, iteration, schema, touched
 agent_json_protocol                    tools
 agent_system                           -
 base_contract                          -
