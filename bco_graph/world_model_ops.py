@@ -8,7 +8,7 @@ from pydantic import Field, StringConstraints
 
 from bco_graph.probability import Probability
 from bco_graph.submissions import Text
-from bco_graph.world_model_values import BeliefKind, BeliefStatus, Evidence, Mass, Value
+from bco_graph.world_model_values import BeliefKind, BeliefStatus, Evidence, Mass, Prose, Value
 
 Conditions = Annotated[str, StringConstraints(strip_whitespace=True, max_length=20_000)]
 
@@ -79,8 +79,8 @@ class Delta(Value):
     """What the proposer hands in at the update step; `ops` is empty where nothing was learned about any belief."""
 
     ops: list[Op]
-    experiment_note: str = ""
-    learned: str = ""
+    experiment_note: Prose = ""
+    learned: Prose = ""
 
 
 def named(op: Op) -> tuple[str, ...]:

@@ -47,12 +47,8 @@ KEPT_MARK = r"\[kept ([0-9]{1,9})/([0-9]{1,9})\]"
 _INDENT = " " * 5
 _STRUCTURE = re.compile(rf"\\*(?:{SECTION_HEADING}|{RECORD_HEADING}|{BELIEF_OPENING})")
 _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])|\\(\n)|&#([0-9]{1,7});")
-_UNSAFE = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]")
-"""In a field: controls, separators that some readers take for newlines, and what UTF-8 cannot hold."""
-
-_SURROGATE = r"5529[6-9]|55[3-9][0-9]{2}|56[0-9]{3}|57[0-2][0-9]{2}|573[0-3][0-9]|5734[0-3]"
-_REFERENCE = rf"#(13|{_SURROGATE});"
-_UNSAFE_RAW = re.compile("[\r\ud800-\udfff]")
+_UNSAFE = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")
+"""In a field: controls, and separators that some readers take for newlines."""
 
 
 def escape_field(text: str, also: str = "") -> str:
@@ -76,13 +72,14 @@ def unescape_field(text: str) -> str:
 def _meant(match: re.Match[str]) -> str:
     if match[3] is None:
         return match[1] or match[2]
-    return chr(int(match[3])) if int(match[3]) <= 0x10FFFF else match[0]
+    code = int(match[3])
+    return match[0] if code > 0x10FFFF or 0xD800 <= code < 0xE000 else chr(code)
 
 
 def split_field(text: str, separator: str) -> list[str]:
     """Parts of escaped text between separators that no backslash precedes and, for `;`, no parenthesis encloses."""
     parts, start, depth = [], 0, 0
-    for match in re.finditer(rf"\\.|[(){separator}]", text, re.DOTALL):
+    for match in re.finditer(rf"\\.|&#[0-9]{{1,7}};|[(){separator}]", text, re.DOTALL):
         if match[0] == separator and not (depth and separator == ";"):
             parts.append(text[start : match.start()])
             start = match.end()
@@ -92,15 +89,13 @@ def split_field(text: str, separator: str) -> list[str]:
 
 def escape_lines(text: str) -> str:
     """Raw Markdown so that none of its lines is taken for structure."""
-    text = re.sub(rf"&(?=(?:amp;)*{_REFERENCE})", "&amp;", text)
-    text = _UNSAFE_RAW.sub(lambda match: f"&#{ord(match[0])};", text)
+    text = re.sub("&(?=(?:amp;)*#13;)", "&amp;", text).replace("\r", "&#13;")
     return "\n".join("\\" + line if _STRUCTURE.fullmatch(line) else line for line in text.split("\n"))
 
 
 def unescape_lines(lines: Sequence[str]) -> str:
     text = "\n".join(line[1:] if line.startswith("\\") and _STRUCTURE.fullmatch(line) else line for line in lines)
-    text = re.sub(rf"&{_REFERENCE}", lambda match: chr(int(match[1])), text)
-    return re.sub(rf"&amp;(?=(?:amp;)*{_REFERENCE})", "&", text)
+    return re.sub("&amp;(?=(?:amp;)*#13;)", "&", text.replace("&#13;", "\r"))
 
 
 def render_document(document: Document, *, calibration_block: str | None = None) -> str:

@@ -31,8 +31,16 @@ Mass = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """About how many observed failures a belief explains; not negative."""
 Count = Annotated[int, Field(ge=0)]
 
+
+def _storable(text: Any) -> Any:
+    return re.sub("[\ud800-\udfff]", "\ufffd", text) if isinstance(text, str) else text
+
+
+Prose = Annotated[str, BeforeValidator(_storable)]
+"""Any text. Half of a surrogate pair, which no UTF-8 file can hold, becomes U+FFFD; all else is kept."""
+
 _ITERATION = "iter_([0-9]{1,9})"
-RECORD_HEADING = rf"#{{2,3}} {_ITERATION}(?: (?:->|→) {_ITERATION})?(?:[^0-9\r\n\ud800-\udfff][^\r\n\ud800-\udfff]*)?"
+RECORD_HEADING = rf"#{{2,3}} {_ITERATION}(?: (?:->|→) {_ITERATION})?(?:[^0-9\r\n][^\r\n]*)?"
 """A line that opens a record of HISTORY: `### iter_001 -> iter_002 distill`. The last number is its iteration."""
 
 
@@ -63,8 +71,8 @@ def first_problem(error: ValidationError) -> str:
 class Evidence(Value):
     """`path` is relative to the run's evidence; `locator` is free text, such as `steps 3-6: what they show`."""
 
-    path: Annotated[str, Field(min_length=1, max_length=1000)]
-    locator: str = ""
+    path: Annotated[Prose, Field(min_length=1, max_length=1000)]
+    locator: Prose = ""
 
 
 class Belief(Value):
@@ -72,8 +80,8 @@ class Belief(Value):
 
     id: BeliefId
     kind: BeliefKind
-    claim: Annotated[str, Field(min_length=1)]
-    conditions: str = ""
+    claim: Annotated[Prose, Field(min_length=1)]
+    conditions: Prose = ""
     confidence: Probability
     status: BeliefStatus
     evidence_for: tuple[Evidence, ...] = ()
@@ -101,9 +109,9 @@ class Experiment(Value):
     beliefs: tuple[BeliefId, ...]
     candidate: Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$")] = ""
     """Empty where the document does not say it, as in the paper's."""
-    edit: Annotated[str, BeforeValidator(_one_line)]
+    edit: Annotated[Prose, BeforeValidator(_one_line)]
     verdict: Verdict
-    note: str = ""
+    note: Prose = ""
 
 
 class WorldModel(Value):
@@ -139,8 +147,8 @@ class HistoryRecord(Value):
     """
 
     iteration: Count
-    text: str
-    heading: str = ""
+    text: Prose
+    heading: Prose = ""
 
     @model_validator(mode="before")
     @classmethod
@@ -171,6 +179,6 @@ def heading_iteration(line: str) -> int | None:
 class Document(Value):
     """HEAD and HISTORY together: what `world_model_calibration.md` holds, less the Calibration block."""
 
-    preamble: str = ""
+    preamble: Prose = ""
     head: WorldModel = WorldModel()
     history: tuple[HistoryRecord, ...] = ()
