@@ -102,7 +102,13 @@ def test_an_include_of_an_unknown_file_is_named_with_its_line(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "line", ["<!-- include: ../page.md -->", " <!-- include: part.md -->", "<!--INCLUDE part.md-->"]
+    "line",
+    [
+        "<!-- include: ../page.md -->",
+        " <!-- include: part.md -->",
+        "<!-- include: part.md --> x",
+        "<!--INCLUDE part.md-->",
+    ],
 )
 def test_a_misspelt_include_line_is_refused_and_never_shown_to_a_model(tmp_path: Path, line: str) -> None:
     with pytest.raises(ValueError, match=r"'page', line 1: .* is no include line"):
@@ -168,6 +174,10 @@ def test_what_every_method_is_told_names_nothing_that_only_one_method_has() -> N
     assert re.findall(only_some, render("agent_system"), re.IGNORECASE) == []
     step = render("step_propose", **dict.fromkeys(OURS.fields("step_propose"), ""))
     assert re.findall(only_some, step, re.IGNORECASE) == []
+
+
+def test_blank_lines_around_what_a_suite_says_of_itself_do_not_matter() -> None:
+    assert skill("bco", surface=f"\n{SURFACE}\n\n", task=f" {TASK}\n") == toy_skill("bco")
 
 
 @pytest.mark.parametrize("method", METHODS)
