@@ -72,11 +72,11 @@ class CommandProposer:
         intake = Intake(step, self._config.max_refusals)
         deadline = time.monotonic() + self._config.timeout_s
         remove_step_files(step.workspace, SUBMISSION, REFUSED)
-        write_step(step)
         seal = self._seals.setdefault(str(step.workspace), Seal(step.workspace))
         await asyncio.to_thread(seal.close, _open_paths(step))
         removed: list[str] = []
         while True:
+            write_step(step)
             ended = await self._run(step, deadline - time.monotonic())
             removed += await asyncio.to_thread(_check_seal, step, seal, ended)
             _check_end(step, self._config, ended)

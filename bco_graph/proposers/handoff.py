@@ -96,7 +96,12 @@ def _read(step: Step[Any], answer: Any, number: int) -> str | Mapping[str, JSON]
     taken = step.workspace / _TAKEN / f"{_stem(step)}-{number}.json"
     if not taken.is_file():
         name = SUBMISSION if isinstance(answer, str) else str(answer["file"])
-        text = read_submission(_below(step.workspace, name))
+        path = _below(step.workspace, name)
+        try:
+            text = read_submission(path)
+        except SubmissionRefused:
+            write_file(taken, b"", beside=step.workspace)
+            raise
         write_file(taken, text.encode("utf-8"), beside=step.workspace)
     return taken.read_bytes().decode("utf-8")
 

@@ -14,7 +14,10 @@ PAGE_CHARACTERS = 24_000
 
 @dataclass
 class Page:
-    """Takes lines in order and keeps those from `start_line` on until the page is full."""
+    """Takes lines in order and keeps those from `start_line` on until the page is full.
+
+    Only a line that is longer than a page is cut inside.
+    """
 
     start_line: int = 1
     start_column: int = 1
@@ -31,7 +34,8 @@ class Page:
         self.seen += 1
         if self.seen < self.start_line or self.next is not None:
             return
-        if self.room <= 0 or (self.lines is not None and len(self.kept) >= self.lines):
+        full = bool(self.kept) and len(line) > self.room
+        if full or (self.lines is not None and len(self.kept) >= self.lines):
             self.next = (self.seen, 1)
             return
         skipped = self.start_column - 1 if self.seen == self.start_line else 0

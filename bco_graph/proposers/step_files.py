@@ -19,8 +19,8 @@ STEP_FILES = frozenset({STEP, SUBMISSION, REFUSED})
 MAX_SUBMISSION_BYTES = 4_000_000
 
 PROMPT = (
-    f"Read SKILL.md, then {STEP}, in the current folder. Do the step that {STEP} describes, and write its result as one "
-    f"JSON object to {SUBMISSION}. If {REFUSED} is there, it says why your last {SUBMISSION} was refused."
+    f"Read SKILL.md, then {STEP}, in the current folder. Do the step that {STEP} describes, and write its result as "
+    f"one JSON object to {SUBMISSION}. If {REFUSED} is there, it says why your last {SUBMISSION} was refused."
 )
 
 
@@ -30,7 +30,7 @@ def write_step(step: Step[Any]) -> Path:
     may = f"Only {writable} and `{SUBMISSION}` may be written" if writable else f"Only `{SUBMISSION}` may be written"
     text = (
         f"{step.instructions.rstrip()}\n\n## Handing in\n\nWrite the submission to `{SUBMISSION}` in this folder: one "
-        f"JSON object and nothing else. {may}; other new files are removed after the step.\n"
+        f"JSON object and nothing else. {may}; what stands elsewhere is not kept.\n"
     )
     path = step.workspace / STEP
     if not path.is_file() or path.read_text(encoding="utf-8") != text:

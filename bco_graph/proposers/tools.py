@@ -144,10 +144,11 @@ class Counts:
 class Toolbox:
     """Carries out calls in one workspace. `names` are the tools there are; others are refused."""
 
-    def __init__(self, workspace: Workspace, names: frozenset[str]) -> None:
+    def __init__(self, workspace: Workspace, names: frozenset[str], *, search_limit_s: float = SEARCH_LIMIT_S) -> None:
         self.workspace = workspace
         self.names = names
         self.counts = Counts()
+        self._search_limit_s = search_limit_s
         self._opening: Tree | None = None
 
     async def call(self, name: str, arguments: Mapping[str, JSON]) -> str:
@@ -210,7 +211,7 @@ class Toolbox:
                 f"{asked.pattern!r} is no regular expression: {error}; as plain text it is {re.escape(asked.pattern)!r}"
             ) from error
         start = self.workspace.to_read(asked.path)
-        lines, summary = await _run_search(self.workspace.root, start, asked.pattern)
+        lines, summary = await _run_search(self.workspace.root, start, asked.pattern, self._search_limit_s)
         found = page_of(lines, start_line=asked.start_line, unit="match")
         more = f"; the first {_MATCHES:,} can be shown" if summary["matches"] > _MATCHES else ""
         return f"{found}\n[{summary['matches']:,} matching line(s) in {summary['files']:,} file(s) searched{more}]"
@@ -271,18 +272,18 @@ def _listing(folder: Path, depth: int, indent: str = "") -> list[str]:
     return lines
 
 
-async def _run_search(root: Path, start: Path, pattern: str) -> tuple[list[str], dict[str, JSON]]:
-    """Matching lines, and the counts of matches and files; raises ToolRefused after SEARCH_LIMIT_S seconds."""
+async def _run_search(root: Path, start: Path, pattern: str, limit_s: float) -> tuple[list[str], dict[str, JSON]]:
+    """Matching lines, and the counts of matches and files; raises ToolRefused after `limit_s` seconds."""
     asked = {"root": str(root), "start": str(start), "pattern": pattern, "limit": _MATCHES}
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-I", "-S", searching.__file__,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
-        out, err = await asyncio.wait_for(process.communicate(json.dumps(asked).encode()), SEARCH_LIMIT_S)
+        out, err = await asyncio.wait_for(process.communicate(json.dumps(asked).encode()), limit_s)
     except TimeoutError as error:
         raise ToolRefused(
-            f"the search took longer than {SEARCH_LIMIT_S:g} s and was stopped; narrow the path or simplify the pattern"
+            f"the search took longer than {limit_s:g} s and was stopped; narrow the path or simplify the pattern"
         ) from error
     finally:
         if process.returncode is None:
