@@ -107,7 +107,8 @@ class EvidenceSurface:
         matrix = [["task", "type", *ids]]
         matrix += [[t.id, t.type, *(_cell(means[name].get(t.id)) for name in ids)] for t in tasks]
         write_text(self.root / "task_score_matrix.csv", _csv(matrix))
-        columns = ["candidate", "parent", "name", "mean", "coverage", "passed", "tasks", "verdict"]
+        columns = ["candidate", "parent", "name", "mean", "coverage", "passed", "tasks"]
+        columns += ["verdict"] if self.document == DOCUMENTS["bco"] else []
         rows = [[_cell(candidate.get(column)) for column in columns] for candidate in candidates]
         write_text(self.root / "candidates.csv", _csv([columns, *rows]))
 

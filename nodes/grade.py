@@ -34,7 +34,7 @@ async def grade(state: BCOState, *, run: RunContext) -> GradeUpdate:
         schema=GradeSubmission,
         accept=partial(_accept, computed, paper=run.config.grading == "paper"),
         parent=prediction.base,
-        computed=json.dumps(computed.to_json(), indent=1),
+        computed=_shown(run, computed),
         prediction=render_prediction(prediction),
     )
     made = _grade(run, iteration, candidate, computed, record["result"], record["failure"])
@@ -48,6 +48,13 @@ async def grade(state: BCOState, *, run: RunContext) -> GradeUpdate:
         subset_change=computed.subset_change,
     )  # fmt: skip
     return {"grade": made}
+
+
+def _shown(run: RunContext, computed: Computed) -> str:
+    """The computed figures for the proposer; in `grading: paper` it works out its own, as the paper's does."""
+    if run.config.grading == "paper":
+        return "Nothing: work the figures out yourself, from `outcome.json` and `task_score_matrix.csv`."
+    return f"```json\n{json.dumps(computed.to_json(), indent=1)}\n```"
 
 
 def _computed(run: RunContext, prediction: Prediction, candidate: str) -> Computed:
