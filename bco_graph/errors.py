@@ -105,12 +105,25 @@ class SuiteBroken(BcoError):
 
 
 class ModelCallError(BcoError):
-    """A model call gave no answer. `status` is the upstream's HTTP status where there was one."""
+    """A model call gave no answer. `status` is the upstream's HTTP status where there was one.
 
-    def __init__(self, message: str, *, status: int | None = None, attempts: int = 1) -> None:
+    `retry_after_s` is what the upstream asked to wait, in seconds; `raw` is its body as it came, for the record.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        attempts: int = 1,
+        retry_after_s: float | None = None,
+        raw: str = "",
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.attempts = attempts
+        self.retry_after_s = retry_after_s
+        self.raw = raw
 
 
 class AuthenticationFailed(ModelCallError):

@@ -10,7 +10,7 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -210,10 +210,21 @@ class Receipts:
         )
         return [_call(row) for row in rows]
 
-    def spend(self) -> list[dict[str, JSON]]:
-        """Per role and deployment: calls made upstream, cache hits, tokens, money (None: no price known)."""
+    def responses(self, roles: Collection[str]) -> Iterator[tuple[str, str, str, float]]:
+        """(key, response, model, at) of the first answer to each request of some roles, in the order of keys."""
+        marks = ",".join("?" * len(roles))
         rows = self._all(
-            "select role, deployment, sum(1-cached), sum(cached), sum((1-cached)*prompt_tokens),"
+            "select key, response, model, at from calls where id in (select min(id) from calls where status='ok'"
+            f" and key<>'' and role in ({marks}) group by key) order by key",
+            *roles,
+        )
+        return iter(rows)
+
+    def spend(self) -> list[dict[str, JSON]]:
+        """Per role and deployment: calls made upstream (not those refused unsent), cache hits, tokens, money (None: no
+        price known)."""
+        rows = self._all(
+            "select role, deployment, sum((1-cached)*(attempts>0)), sum(cached), sum((1-cached)*prompt_tokens),"
             " sum((1-cached)*completion_tokens),"
             " case when count(*)=count(usd) then sum((1-cached)*usd) end, sum((1-cached)*seconds)"
             " from calls group by role, deployment order by role, deployment"

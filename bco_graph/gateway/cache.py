@@ -1,0 +1,99 @@
+"""Responses by content: one SQLite file that can be exported, shipped and read without this package.
+
+The key is the sha256 of what decides an answer: model, endpoint, the request as it is sent, the repeat, and the how
+many-eth time one caller asks the same within one repeat. Errors are never stored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from bco_graph.errors import RunUnreadable
+from bco_graph.receipts import dumps
+from bco_graph.state import JSON
+
+_TABLE = "create table if not exists cache (key text primary key, response text not null, model text not null, at real)"
+
+
+def cache_key(model: str, endpoint: str, request: Mapping[str, JSON], repeat: int, asking: int = 0) -> str:
+    """64 hexadecimal digits. `asking` counts from 0."""
+    identity = {"model": model, "endpoint": endpoint, "request": request, "repeat": repeat}
+    if asking:
+        identity["asking"] = asking
+    return hashlib.sha256(dumps(identity).encode()).hexdigest()
+
+
+class ResponseCache:
+    """Thread-safe. `extra` is a second file, only read, that is asked where the first has no answer."""
+
+    def __init__(self, path: Path, *, extra: Path | None = None) -> None:
+        self._lock = threading.Lock()
+        self._own = _open(path, "rwc", "pragma journal_mode=wal", "pragma synchronous=normal", _TABLE)
+        self._extra = (
+            None if extra is None else _open(extra, "ro", "select key, response, model, at from cache limit 1")
+        )
+
+    def get(self, key: str) -> str | None:
+        """The stored response as JSON text."""
+        with self._lock:
+            for db in (self._own, self._extra):
+                row = db and db.execute("select response from cache where key=?", (key,)).fetchone()
+                if row:
+                    return str(row[0])
+        return None
+
+    def put(self, key: str, response: str, model: str) -> None:
+        """Store a response, durably; the first one under a key stays."""
+        with self._lock:
+            self._own.execute("insert or ignore into cache values (?,?,?,?)", (key, response, model, time.time()))
+
+    def export(self, path: Path) -> int:
+        """Write all responses of both files to a new one in the order of their keys; returns how many."""
+        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        partial.unlink(missing_ok=True)
+        with self._lock:
+            rows: dict[str, tuple[str, str, str, float]] = {}
+            for db in (self._extra, self._own):
+                if db is not None:
+                    rows |= {row[0]: row for row in db.execute("select key, response, model, at from cache")}
+        target = sqlite3.connect(partial, isolation_level=None)
+        try:
+            target.execute(_TABLE)
+            target.execute("begin")
+            target.executemany("insert into cache values (?,?,?,?)", [rows[key] for key in sorted(rows)])
+            target.execute("commit")
+        finally:
+            target.close()
+        partial.replace(path)
+        return len(rows)
+
+    def close(self) -> None:
+        with self._lock:
+            self._own.close()
+            if self._extra is not None:
+                self._extra.close()
+
+
+def _open(path: Path, mode: str, *statements: str) -> sqlite3.Connection:
+    """A file that is only read is opened without locks, so that it may lie in a folder that cannot be written;
+    not while another process still has rows of it in a write-ahead log."""
+    uri = "file:" + str(path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23") + f"?mode={mode}"
+    if mode == "ro" and not path.with_name(path.name + "-wal").exists():
+        uri += "&immutable=1"
+    try:
+        db = sqlite3.connect(uri, uri=True, check_same_thread=False, isolation_level=None)
+    except sqlite3.DatabaseError as error:
+        raise RunUnreadable(f"cannot open the recorded responses {str(path)!r}: {error}") from error
+    try:
+        for statement in statements:
+            db.execute(statement)
+    except sqlite3.DatabaseError as error:
+        db.close()
+        raise RunUnreadable(f"{str(path)!r} holds no recorded responses: {error}; it was left as it is") from error
+    return db

@@ -1,0 +1,165 @@
+"""Roles -> deployments: the model behind each role, its pinned parameters, its key, and the lane that reaches it.
+
+Keys written as `os.environ/NAME` are resolved here, once, when the gateway is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast, get_args
+from urllib.parse import urlsplit
+
+from bco_graph.config import Deployment, Models, Roles, nearest
+from bco_graph.errors import ConfigError
+from bco_graph.gateway.parameters import is_route, parameters_of
+from bco_graph.protocols import Role
+from bco_graph.state import JSON
+
+LaneName = Literal["litellm", "forward", "local"]
+
+_SECRET_NAMES = ("key", "secret", "token", "password", "credential", "authorization", "cookie")
+_DIRECT = ("openai/", "hosted_vllm/")
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """What a role calls. `parameters` win over what a caller asks; `route` is how it is reached, keys included."""
+
+    role: Role
+    name: str
+    model: str
+    lane: LaneName
+    parameters: Mapping[str, JSON]
+    route: Mapping[str, Any] = field(repr=False)
+    source: Deployment = field(repr=False)
+
+    @property
+    def api_base(self) -> str | None:
+        base = self.route.get("api_base") or self.route.get("base_url")
+        return None if base is None else str(base).rstrip("/")
+
+    @property
+    def endpoint(self) -> str:
+        """Where the model answers: part of each response's identity, and free of credentials."""
+        if self.lane == "local":
+            return "in-process"
+        if self.api_base is None:
+            return self.model.partition("/")[0]
+        parts = urlsplit(self.api_base)
+        return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.endpoint).netloc or self.endpoint
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """All roles in use. `problems` holds, for a role that cannot be called as things stand, the reason."""
+
+    roles: Mapping[Role, Deployed]
+    problems: Mapping[Role, ConfigError]
+    router: list[dict[str, Any]] = field(repr=False)
+    """litellm's model_list with its keys filled in; deployments whose key is missing are left out."""
+    secrets: frozenset[str] = field(repr=False)
+
+
+def resolve(models: Models, roles: Roles, environ: Mapping[str, str]) -> Fleet:
+    """Look up every role's deployment and key. Raises ConfigError for a wrong parameter or a mixed target."""
+    found: dict[Role, Deployed] = {}
+    problems: dict[Role, ConfigError] = {}
+    for role in get_args(Role):
+        name = getattr(roles, role)
+        if name is None:
+            continue
+        try:
+            found[role] = _deployed(cast(Role, role), name, models, environ)
+        except _KeyMissing as missing:
+            problems[role] = ConfigError(
+                f"role {role!r}, deployment {name!r}: the environment variable {missing.variable!r} is not set, "
+                f"which litellm_params.{missing.where} names; export it and run again"
+            )
+    router = [entry for entry in (_router_entry(d, environ) for d in models.model_list) if entry is not None]
+    routes = [deployed.route for deployed in found.values()] + [entry["litellm_params"] for entry in router]
+    return Fleet(found, problems, router, frozenset(_secrets(routes)))
+
+
+class _KeyMissing(Exception):
+    def __init__(self, variable: str, where: str) -> None:
+        super().__init__(variable)
+        self.variable = variable
+        self.where = where
+
+
+def _deployed(role: Role, name: str, models: Models, environ: Mapping[str, str]) -> Deployed:
+    group = [deployment for deployment in models.model_list if deployment.model_name == name]
+    if not group:
+        names = [deployment.model_name for deployment in models.model_list]
+        raise ConfigError(
+            f"roles.{role} names the deployment {name!r}, which models.model_list does not have"
+            f"{nearest(name, names)}; available: {', '.join(names) or 'none'}"
+        )
+    first = group[0]
+    model, parameters = str(first.litellm_params["model"]), parameters_of(first)
+    for other in group[1:]:
+        if (str(other.litellm_params["model"]), parameters_of(other)) != (model, parameters):
+            raise ConfigError(
+                f"deployments named {name!r} differ in model or parameters: role {role!r} needs one frozen model; "
+                "give them other names, or make them differ in endpoint and key only"
+            )
+    route = _filled({key: value for key, value in first.litellm_params.items() if is_route(key)}, environ)
+    lane = _lane(first, models, alone=len(group) == 1, role=role)
+    return Deployed(role, name, model, lane, parameters, route, first)
+
+
+def _lane(deployment: Deployment, models: Models, *, alone: bool, role: Role) -> LaneName:
+    """`local` for models in this process; `forward` where the deployment speaks OpenAI's protocol itself and
+    nothing is asked of litellm's router; else `litellm`. `model_info.lane` chooses between the last two."""
+    params, asked = deployment.litellm_params, deployment.model_info.get("lane")
+    if str(params["model"]).startswith("local/"):
+        return "local"
+    direct = str(params["model"]).startswith(_DIRECT) and bool(params.get("api_base") or params.get("base_url"))
+    if asked not in (None, "litellm", "forward") or (asked == "forward" and not direct):
+        raise ConfigError(
+            f"deployment {deployment.model_name!r} (role {role!r}): model_info.lane is {asked!r}; expected 'litellm', "
+            "or 'forward' where the model is openai/... or hosted_vllm/... and has an api_base"
+        )
+    free = alone and direct and not models.router_settings and not set(models.litellm_settings) - {"drop_params"}
+    return "forward" if asked == "forward" or (free and asked is None) else "litellm"
+
+
+def _filled(params: Mapping[str, Any], environ: Mapping[str, str], where: str = "") -> dict[str, Any]:
+    """Parameters with every `os.environ/NAME` replaced by its value; raises _KeyMissing."""
+    filled: dict[str, Any] = {}
+    for key, value in params.items():
+        path = f"{where}{key}"
+        if isinstance(value, str) and value.startswith("os.environ/"):
+            variable = value.removeprefix("os.environ/")
+            if not environ.get(variable):
+                raise _KeyMissing(variable, path)
+            value = environ[variable]
+        elif isinstance(value, Mapping):
+            value = _filled(value, environ, f"{path}.")
+        filled[key] = value
+    return filled
+
+
+def _router_entry(deployment: Deployment, environ: Mapping[str, str]) -> dict[str, Any] | None:
+    try:
+        params = _filled(deployment.litellm_params, environ)
+    except _KeyMissing:
+        return None
+    return {"model_name": deployment.model_name, "litellm_params": params, "model_info": dict(deployment.model_info)}
+
+
+def _secrets(routes: list[Mapping[str, Any]]) -> list[str]:
+    """Values that must never be written down: whatever a name calls a key, a secret, a token or the like."""
+    found: list[str] = []
+    for route in routes:
+        for name, value in route.items():
+            if isinstance(value, Mapping):
+                found += _secrets([value])
+            elif isinstance(value, str) and any(word in name.lower() for word in _SECRET_NAMES):
+                found += [value, value.removeprefix("Bearer ")]
+    return found

@@ -1,0 +1,94 @@
+"""Upstream failures as this package's errors, by status and code; and what must not be written down of them.
+
+One table for all lanes. The text of an error is looked at for one thing only: some servers report an overflow of the
+context window as a plain 400 without a code. The text of an answer is never looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from email.utils import parsedate_to_datetime
+from time import time
+
+from bco_graph.errors import (
+    AuthenticationFailed,
+    ContextOverflow,
+    ModelCallError,
+    RequestRejected,
+    UpstreamUnavailable,
+)
+
+_OVERFLOW_CODES = frozenset({"context_length_exceeded", "context_window_exceeded"})
+_OVERFLOW_TEXTS = (
+    "maximum context length",
+    "context window",
+    "context length exceeded",
+    "prompt is too long",
+    "input is too long",
+    "exceeds the available context size",
+)
+_MAY_PASS = frozenset({408, 409, 425, 429})
+_KEY_PATTERNS = re.compile(
+    r"\b(?:sk|pk|rk|gsk|xai|key)-[A-Za-z0-9_*-]{8,}|\bAIza[0-9A-Za-z_-]{20,}|(?<=Bearer )[^\s\"',}]{8,}"
+    r"|(?<=[?&]key=)[^\s&\"']+|(?<=[?&]api_key=)[^\s&\"']+"
+)
+
+
+def failure(
+    message: str, *, status: int | None, code: str | None = None, retry_after_s: float | None = None, raw: str = ""
+) -> ModelCallError:
+    """The error that a status (None: there was no answer) and the body's `error.code` stand for."""
+    kind: type[ModelCallError]
+    if status in (401, 402, 403) or code == "insufficient_quota":
+        kind = AuthenticationFailed
+    elif status in (400, 413, 422) and (code in _OVERFLOW_CODES or _tells_overflow(message)):
+        kind = ContextOverflow
+    elif status is not None and 300 <= status < 500 and status not in _MAY_PASS:
+        kind = RequestRejected
+    else:
+        kind = UpstreamUnavailable
+    return kind(message, status=status, retry_after_s=retry_after_s, raw=raw)
+
+
+def _tells_overflow(message: str) -> bool:
+    lowered = message.lower()
+    return any(text in lowered for text in _OVERFLOW_TEXTS)
+
+
+def retry_after_s(header: str | None) -> float | None:
+    """Seconds from now that a Retry-After header asks for, as a number or a date; None where it says neither."""
+    if not header:
+        return None
+    try:
+        return max(0.0, float(header))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(header).timestamp() - time())
+    except ValueError:
+        return None
+
+
+class Redactor:
+    """Takes keys out of text. `known` are the values of the keys in use.
+
+    Placeholders such as `none` or `EMPTY` are no keys: in answers, only values of 12 characters and more are replaced,
+    in errors those of 8 and more.
+    """
+
+    def __init__(self, known: Iterable[str]) -> None:
+        self._known = sorted({value for value in known if len(value) >= 8}, key=len, reverse=True)
+
+    def known(self, text: str) -> str:
+        """Replace the keys in use; for answers and requests, whose other text must stay as it is."""
+        for value in self._known:
+            if len(value) >= 12:
+                text = text.replace(value, "[redacted]")
+        return text
+
+    def error(self, text: str) -> str:
+        """Replace the keys in use and whatever looks like a key; for the text of errors."""
+        for value in self._known:
+            text = text.replace(value, "[redacted]")
+        return _KEY_PATTERNS.sub("[redacted]", text)

@@ -1,0 +1,295 @@
+"""Models that run in this process, through llama-cpp-python: no server, no key, no money (extra `[local]`).
+
+local/smollm2-135m   SmolLM2-135M-Instruct, a chat model; window 2,048 tokens, up to 8,192 by `n_ctx`
+local/gemma3-270m    Gemma 3 270M, a base model that continues `Question: ... Answer:` lines and stops at a newline
+
+One call at a time per model, each from an empty state: without that reset, the same request after another one with
+a common beginning may be answered differently even at temperature 0. Threads: one less than the cores, at most 4; on
+two busy cores, two threads were measured at 8 tokens/s and one at 49, since they wait for each other by spinning.
+A reply is at most 512 tokens long where the request does not say. Loading takes 0.3 to 1 s, in which llama.cpp points
+this process's stdout and stderr elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from bco_graph.errors import ConfigError, ContextOverflow, MissingExtra, RequestRejected
+from bco_graph.gateway import gguf
+from bco_graph.gateway.deployments import Deployed
+from bco_graph.gateway.lanes import too_late
+from bco_graph.state import JSON
+
+DEFAULT_WINDOW = 2048
+DEFAULT_REPLY_TOKENS = 512
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed", "frequency_penalty", "presence_penalty")
+_TAKEN = frozenset({"messages", "max_tokens", "max_completion_tokens", "stop", "response_format", "n", *_SAMPLING})
+
+Message = tuple[str, str]
+"""Role and text."""
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """How one model is spoken to. `max_window` is what it was trained for, in tokens."""
+
+    max_window: int
+    render: Callable[[Any, Sequence[Message]], str]
+    stop: tuple[str, ...]
+
+
+def available(name: str = "smollm2-135m") -> bool:
+    """Whether the model can be loaded here; looks for packages and imports nothing."""
+    return gguf.installed(name.removeprefix("local/"))
+
+
+def require(deployed: Deployed) -> None:
+    """Raises ConfigError for an unknown in-process model or window, MissingExtra where it is not installed."""
+    if deployed.lane != "local":
+        return
+    name, window = deployed.model.removeprefix("local/"), window_of(deployed.route)
+    _check(name, window)
+    if not gguf.installed(name):
+        raise MissingExtra(f"the in-process model {deployed.model!r}", extra="local")
+
+
+def window_of(route: Mapping[str, Any]) -> int:
+    """Tokens of the window that a deployment's `n_ctx` sets."""
+    return int(route.get("n_ctx") or DEFAULT_WINDOW)
+
+
+def _check(name: str, window: int) -> None:
+    if name not in _KINDS:
+        names = ", ".join(f"local/{known}" for known in _KINDS)
+        raise ConfigError(f"there is no in-process model 'local/{name}'; available: {names}")
+    if not 256 <= window <= _KINDS[name].max_window:
+        raise ConfigError(f"local/{name}: n_ctx is {window}; expected 256 to {_KINDS[name].max_window} tokens")
+
+
+class LocalModel:
+    """One loaded model. Thread-safe: calls wait for each other."""
+
+    def __init__(self, name: str, *, window: int = DEFAULT_WINDOW, threads: int | None = None) -> None:
+        _check(name, window)
+        path, kind, llama_cpp = gguf.find(name), _KINDS[name], _llama_cpp()
+        threads = threads or max(1, min(4, (os.cpu_count() or 2) - 1))
+        self.name, self.window, self._kind, self._lock = name, window, kind, threading.Lock()
+        self._llama = llama_cpp.Llama(
+            str(path), n_ctx=window, n_threads=threads, n_threads_batch=threads, verbose=False, seed=0
+        )
+
+    def complete(self, request: Mapping[str, JSON], *, stopped: Callable[[], bool] = lambda: False) -> dict[str, JSON]:
+        """A chat completion in OpenAI's form. `stopped` is asked between tokens; true ends the reply there.
+
+        Raises RequestRejected for what this model cannot do, and ContextOverflow, by its own token count, where
+        the prompt with the room asked for the reply is longer than the window.
+        """
+        _refuse_unknown(self.name, request)
+        llama_cpp = _llama_cpp()
+        with self._lock:
+            prompt = self._prompt(request)
+            room = request.get("max_tokens") or request.get("max_completion_tokens") or DEFAULT_REPLY_TOKENS
+            self._llama.reset()
+            done = self._llama.create_completion(
+                prompt,
+                max_tokens=min(room, self.window - len(prompt)),
+                stop=[*self._kind.stop, *_stops(request.get("stop"))],
+                grammar=_grammar(llama_cpp, request.get("response_format")),
+                stopping_criteria=llama_cpp.StoppingCriteriaList([lambda _tokens, _logits: stopped()]),
+                **{"temperature": 0.0, "seed": 0, **{k: request[k] for k in _SAMPLING if request.get(k) is not None}},
+            )
+        return _reply(self.name, done)
+
+    def _prompt(self, request: Mapping[str, JSON]) -> list[int]:
+        text = self._kind.render(self._llama, [_message(message) for message in request["messages"]])
+        prompt: list[int] = self._llama.tokenize(text.encode(), add_bos=self.name.startswith("gemma"), special=True)
+        asked = request.get("max_tokens") or request.get("max_completion_tokens") or 1
+        if len(prompt) + asked > self.window:
+            raise ContextOverflow(
+                f"local/{self.name}: {len(prompt)} prompt tokens and {asked} asked for the reply do not fit the window "
+                f"of {self.window} tokens",
+                status=400,
+            )
+        return prompt
+
+
+_loaded: dict[tuple[str, int, int | None], LocalModel] = {}
+_loading = threading.Lock()
+
+
+def load(name: str, *, window: int = DEFAULT_WINDOW, threads: int | None = None) -> LocalModel:
+    """The model, loaded once per process and settings."""
+    with _loading:
+        key = (name, window, threads)
+        if key not in _loaded:
+            _loaded[key] = LocalModel(name, window=window, threads=threads)
+        return _loaded[key]
+
+
+@dataclass
+class LocalLane:
+    """Runs each model in a thread, so that the loop stays free. `timeout_s` does not count the time in the queue."""
+
+    timeout_s: float
+    _workers: dict[str, ThreadPoolExecutor] = field(default_factory=dict)
+    _turns: dict[str, asyncio.Lock] = field(default_factory=dict)
+
+    async def complete(self, deployed: Deployed, request: Mapping[str, JSON]) -> dict[str, JSON]:
+        name = deployed.model.removeprefix("local/")
+        worker = self._workers.setdefault(name, ThreadPoolExecutor(1, thread_name_prefix=deployed.model))
+        async with self._turns.setdefault(name, asyncio.Lock()):
+            stop, loop = threading.Event(), asyncio.get_running_loop()
+            model = await loop.run_in_executor(worker, _load_for, deployed)
+            running = loop.run_in_executor(worker, lambda: model.complete(request, stopped=stop.is_set))
+            try:
+                done, _ = await asyncio.wait({running}, timeout=self.timeout_s)
+            finally:
+                stop.set()
+            reply = await running
+            if not done:
+                raise too_late(self.timeout_s)
+            return reply
+
+    async def close(self) -> None:
+        for worker in self._workers.values():
+            worker.shutdown(wait=False, cancel_futures=True)
+
+
+def _load_for(deployed: Deployed) -> LocalModel:
+    name = deployed.model.removeprefix("local/")
+    return load(name, window=window_of(deployed.route), threads=deployed.route.get("n_threads"))
+
+
+def register() -> None:
+    """Make `litellm.completion(model="local/smollm2-135m")` and `acompletion` work in this process; idempotent."""
+    from bco_graph.gateway.library import litellm
+
+    module = litellm()
+    if any(entry["provider"] == "local" for entry in module.custom_provider_map):
+        return
+    module.custom_provider_map.append({"provider": "local", "custom_handler": _handler(module)})
+
+
+def _handler(module: Any) -> Any:
+    from litellm.llms.custom_llm import CustomLLM, CustomLLMError
+
+    error_class: Any = CustomLLMError
+
+    def answer(model: str, messages: list[Any], optional_params: dict[str, Any]) -> Any:
+        params = dict(optional_params)
+        window, threads = int(params.pop("n_ctx", DEFAULT_WINDOW)), params.pop("n_threads", None)
+        try:
+            reply = load(model.removeprefix("local/"), window=window, threads=threads).complete(
+                {"messages": messages, **params}
+            )
+        except (RequestRejected, ContextOverflow, ConfigError) as error:
+            raise error_class(status_code=400, message=str(error)) from error
+        return module.ModelResponse(**reply)
+
+    def completion(_: Any, *, model: str, messages: list[Any], optional_params: dict[str, Any], **__: Any) -> Any:
+        return answer(model, messages, optional_params)
+
+    async def acompletion(_: Any, **given: Any) -> Any:
+        return await asyncio.to_thread(answer, given["model"], given["messages"], given["optional_params"])
+
+    return type("LocalModels", (CustomLLM,), {"completion": completion, "acompletion": acompletion})()
+
+
+def _llama_cpp() -> Any:
+    """The llama_cpp module, with llama.cpp's own log turned off."""
+    try:
+        import llama_cpp
+    except ImportError as error:
+        raise MissingExtra("a model that runs in this process", extra="local") from error
+    if not _quiet:
+        _quiet.append(llama_cpp.llama_log_callback(lambda _level, _text, _data: None))
+        llama_cpp.llama_log_set(_quiet[0], None)
+    return llama_cpp
+
+
+_quiet: list[Any] = []
+"""The callback that llama.cpp holds; it must live as long as the process."""
+
+
+def _refuse_unknown(name: str, request: Mapping[str, JSON]) -> None:
+    asked = {key for key, value in request.items() if value is not None and value != []}
+    unknown = sorted(asked - _TAKEN)
+    if unknown or request.get("n") not in (None, 1):
+        what = ", ".join(unknown) or "n > 1"
+        raise RequestRejected(f"local/{name} does not take {what}; it takes {', '.join(sorted(_TAKEN))}", status=400)
+
+
+def _message(message: Mapping[str, JSON]) -> Message:
+    content = message.get("content") or ""
+    if isinstance(content, list):
+        if any(not isinstance(part, Mapping) or part.get("type", "text") != "text" for part in content):
+            raise RequestRejected("models in this process read text only", status=400)
+        content = "\n".join(str(part.get("text", "")) for part in content)
+    return str(message.get("role", "user")), str(content)
+
+
+def _chat(llama: Any, messages: Sequence[Message]) -> str:
+    """SmolLM2's own template, as its file carries it."""
+    from llama_cpp.llama_chat_format import Jinja2ChatFormatter
+
+    formatter = Jinja2ChatFormatter(
+        template=llama.metadata["tokenizer.chat_template"], bos_token="<|im_start|>", eos_token="<|im_end|>"
+    )
+    shown: list[Any] = [{"role": role, "content": content} for role, content in messages]
+    return str(formatter(messages=shown).prompt)
+
+
+def _questions(_: Any, messages: Sequence[Message]) -> str:
+    """Plain text for a model that knows no chat. Of three forms tried, this one gave the shortest, best answers."""
+    names = {"user": "Question: ", "assistant": "Answer: "}
+    return "\n\n".join(names.get(role, "") + content for role, content in messages) + "\nAnswer:"
+
+
+def _stops(stop: JSON) -> list[str]:
+    return [stop] if isinstance(stop, str) else [str(item) for item in stop or []]
+
+
+def _grammar(llama_cpp: Any, response_format: JSON) -> Any:
+    """A grammar that holds the reply to JSON, or to a JSON schema, where the request asks for one."""
+    kind = (response_format or {}).get("type", "text")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        schema: JSON = (response_format or {}).get("schema") or {"type": "object"}
+    elif kind == "json_schema":
+        schema = response_format["json_schema"]["schema"]
+    else:
+        raise RequestRejected(f"response_format is {kind!r}; expected text, json_object or json_schema", status=400)
+    return llama_cpp.LlamaGrammar.from_json_schema(json.dumps(schema), verbose=False)
+
+
+def _reply(name: str, done: Mapping[str, JSON]) -> dict[str, JSON]:
+    choice = done["choices"][0]
+    return {
+        "id": "chatcmpl-local",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": f"local/{name}",
+        "choices": [
+            {
+                "index": 0,
+                "finish_reason": choice["finish_reason"] or "stop",
+                "message": {"role": "assistant", "content": choice["text"].strip()},
+            }
+        ],
+        "usage": dict(done["usage"]),
+    }
+
+
+_KINDS: Mapping[str, _Kind] = {
+    "smollm2-135m": _Kind(8192, _chat, ("<|im_end|>",)),
+    "gemma3-270m": _Kind(32768, _questions, ("\n",)),
+}

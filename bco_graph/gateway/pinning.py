@@ -1,0 +1,84 @@
+"""The request that is sent: the frozen model and its parameters, whatever the caller asked for.
+
+For the target, a scaffold decides what it says (messages, tools, the form of the reply, where to stop) and may ask
+for a shorter reply than the deployment allows; everything else is the deployment's, and what the deployment does not
+name is left out. For the other roles, the deployment's parameters win and the rest passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bco_graph.errors import RequestRejected
+from bco_graph.gateway.deployments import Deployed
+from bco_graph.gateway.replies import storable
+from bco_graph.state import JSON
+
+_SAID = frozenset({"messages", "tools", "tool_choice", "parallel_tool_calls", "response_format", "stop"})
+_LENGTHS = ("max_tokens", "max_completion_tokens")
+_OURS = frozenset({"model", "stream", "stream_options", *_LENGTHS})
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """`request` is what goes upstream, without a model; `changes` maps a field to what was asked and what is sent
+    (no `sent`: the field was left out)."""
+
+    request: dict[str, JSON]
+    changes: dict[str, JSON]
+
+    @property
+    def max_tokens(self) -> int | None:
+        return next((self.request[name] for name in _LENGTHS if name in self.request), None)
+
+
+def pin(deployed: Deployed, asked: Mapping[str, JSON]) -> Pinned:
+    """Raises RequestRejected where the request has no messages or no usable length."""
+    asked = storable(asked)
+    _check_messages(asked.get("messages"))
+    frozen = deployed.role == "target"
+    request: dict[str, JSON] = {}
+    changes: dict[str, JSON] = {}
+    for name, value in asked.items():
+        if name in _OURS or value is None:
+            continue
+        if name in deployed.parameters:
+            if value != deployed.parameters[name]:
+                changes[name] = {"asked": value, "sent": deployed.parameters[name]}
+        elif name in _SAID or not frozen:
+            request[name] = value
+        else:
+            changes[name] = {"asked": value}
+    request |= {name: value for name, value in deployed.parameters.items() if name not in _LENGTHS}
+    _pin_length(deployed, asked, request, changes)
+    if asked.get("model") not in (None, "", deployed.name, deployed.role, deployed.model):
+        changes["model"] = {"asked": asked["model"], "sent": deployed.model}
+    return Pinned(request, changes)
+
+
+def _check_messages(messages: JSON) -> None:
+    if not isinstance(messages, list) or not messages or not all(isinstance(item, Mapping) for item in messages):
+        raise RequestRejected(
+            "the request needs 'messages', a list of at least one object such as "
+            f"{{'role': 'user', 'content': '...'}}, not {str(messages)[:200]!r}",
+            status=400,
+        )
+
+
+def _pin_length(
+    deployed: Deployed, asked: Mapping[str, JSON], request: dict[str, JSON], changes: dict[str, JSON]
+) -> None:
+    """The smaller of what the deployment allows and what the caller asks, under the deployment's name for it."""
+    wanted = {name: asked[name] for name in _LENGTHS if asked.get(name) is not None}
+    for name, value in wanted.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise RequestRejected(f"{name} is {value!r}; expected a number of tokens, at least 1", status=400)
+    allowed = {name: deployed.parameters[name] for name in _LENGTHS if name in deployed.parameters}
+    if not wanted and not allowed:
+        return
+    name = next(iter(allowed or wanted))
+    request[name] = min([*wanted.values(), *allowed.values()])
+    for asked_name, value in wanted.items():
+        if (asked_name, value) != (name, request[name]):
+            changes[asked_name] = {"asked": value, "sent": request[name]}

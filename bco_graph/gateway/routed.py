@@ -1,0 +1,150 @@
+"""The litellm lane: litellm's router resolves the deployment and speaks the provider's own protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import inspect
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from bco_graph.config import Models
+from bco_graph.errors import ConfigError, ContextOverflow, ModelCallError, RequestRejected
+from bco_graph.gateway.deployments import Deployed, Fleet
+from bco_graph.gateway.failures import failure, retry_after_s
+from bco_graph.gateway.lanes import is_completion, parsed, too_late
+from bco_graph.gateway.library import litellm
+from bco_graph.state import JSON
+
+_OURS: Mapping[str, str] = {
+    "num_retries": "models.retries",
+    "max_retries": "models.retries",
+    "timeout": "models.timeout_s",
+    "request_timeout": "models.timeout_s",
+    "stream_timeout": "models.timeout_s",
+    "cache": "models.cache",
+    "cache_params": "models.cache",
+    "cache_responses": "models.cache",
+    "retry_policy": "models.retries",
+    "model_group_retry_policy": "models.retries",
+    "model_list": "models.model_list",
+}
+"""Settings of litellm's that this gateway does itself, and where."""
+
+
+class LitellmLane:
+    """Built on the gateway's loop, whose connections it closes. Importing litellm takes about 5 s, once."""
+
+    def __init__(self, models: Models, fleet: Fleet) -> None:
+        self._litellm = litellm()
+        _apply_settings(self._litellm, models)
+        self._drop_params = models.litellm_settings.get("drop_params", False) is True
+        self._timeout_s = models.timeout_s
+        settings = {"disable_cooldowns": True, **models.router_settings, "num_retries": 0, "timeout": models.timeout_s}
+        self._router = self._litellm.Router(model_list=fleet.router, **settings)
+        self._models = {entry["litellm_params"]["model"] for entry in fleet.router}
+
+    async def complete(self, deployed: Deployed, request: Mapping[str, JSON]) -> dict[str, JSON]:
+        sent = dict(request)
+        dropped = self._unsupported(deployed, sent) if self._drop_params else []
+        for name in dropped:
+            del sent[name]
+        seen: dict[str, Any] = {}
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                response = await self._router.acompletion(
+                    model=deployed.name,
+                    timeout=self._timeout_s,
+                    num_retries=0,
+                    max_retries=0,
+                    logger_fn=lambda details: seen.update(raw=details.get("original_response")),
+                    **sent,
+                )
+        except TimeoutError as error:
+            raise too_late(self._timeout_s) from error
+        except Exception as error:
+            raw = _raw(error, seen.get("raw"))
+            if is_completion(body := parsed(raw)):
+                return dict(body)
+            raise _failure(self._litellm, error, raw) from error
+        reply: dict[str, JSON] = response.model_dump(exclude_none=True)
+        if dropped:
+            reply["dropped"] = dropped
+        served_by = (getattr(response, "_hidden_params", None) or {}).get("litellm_model_name")
+        if served_by in self._models and served_by != deployed.model:
+            reply["served_by"] = served_by
+        return reply
+
+    def _unsupported(self, deployed: Deployed, request: Mapping[str, JSON]) -> list[str]:
+        """Names of the parameters that litellm would refuse for this model, given those that it takes."""
+        provider, _, name = deployed.model.partition("/")
+        taken: dict[str, JSON] = {}
+        refused = []
+        for key in sorted(set(request) - {"messages", "extra_body"}, key=lambda key: (key != "reasoning_effort", key)):
+            try:
+                self._litellm.utils.get_optional_params(
+                    model=name, custom_llm_provider=provider, drop_params=False, **taken, **{key: request[key]}
+                )
+                taken[key] = request[key]
+            except self._litellm.UnsupportedParamsError:
+                refused.append(key)
+        return refused
+
+    async def close(self) -> None:
+        """Close litellm's clients of this loop; those of other loops may still be in use."""
+        cache = self._litellm.in_memory_llm_clients_cache
+        suffix = cache.update_cache_key_with_event_loop("")
+        for key in [key for key in cache.cache_dict if suffix and key.endswith(suffix)]:
+            client = cache.cache_dict.pop(key)
+            cache.ttl_dict.pop(key, None)
+            close = getattr(client, "aclose", None) or getattr(client, "close", None)
+            result = close() if close else None
+            if inspect.isawaitable(result):
+                await result
+
+
+def _apply_settings(module: Any, models: Models) -> None:
+    """Set what `litellm_settings` says, and refuse what would be ignored or is this gateway's own business."""
+    known = {
+        "litellm_settings": set(vars(module)) | {"drop_params"},
+        "router_settings": set(inspect.signature(module.Router.__init__).parameters) - {"self"},
+    }
+    for section, names in known.items():
+        for key in getattr(models, section):
+            if key in _OURS:
+                raise ConfigError(f"models.{section}.{key} is not used here: set {_OURS[key]} instead")
+            if key not in names:
+                near = difflib.get_close_matches(key, names, n=1)
+                hint = f" (did you mean {near[0]!r}?)" if near else ""
+                raise ConfigError(f"models.{section}.{key}: litellm has no such setting{hint}")
+    for key, value in models.litellm_settings.items():
+        if key != "drop_params":
+            setattr(module, key, value)
+
+
+def _failure(module: Any, error: Exception, raw: str) -> ModelCallError:
+    message = str(getattr(error, "message", "") or error).partition("\n\nLiteLLM: ")[0]
+    if isinstance(error, module.ContextWindowExceededError):
+        return ContextOverflow(message, status=400, raw=raw)
+    if isinstance(error, module.UnsupportedParamsError):
+        return RequestRejected(f"{message}; litellm_settings.drop_params: true would leave it out", status=400, raw=raw)
+    status = getattr(error, "status_code", None)
+    if not isinstance(status, int):
+        return RequestRejected(f"litellm raised {type(error).__name__}: {message}", raw=raw)
+    headers = getattr(getattr(error, "response", None), "headers", None) or {}
+    code = getattr(error, "code", None)
+    asked_s = retry_after_s(headers.get("retry-after"))
+    return failure(message, status=status, code=code if isinstance(code, str) else None, retry_after_s=asked_s, raw=raw)
+
+
+def _raw(error: BaseException, logged: Any) -> str:
+    """The body that litellm could not use: what its logger saw, or what JSON parsing stumbled on."""
+    if isinstance(logged, str) and logged:
+        return logged
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, json.JSONDecodeError):
+            return cause.doc
+        cause = cause.__cause__ or cause.__context__
+    return ""

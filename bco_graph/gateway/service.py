@@ -1,0 +1,295 @@
+"""The gateway: one thread with one event loop, through which every model call of a run goes.
+
+It is usable from any thread and any event loop, one `asyncio.run` after another included. It alone holds keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import threading
+import time
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import Future
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from aiohttp import web
+
+from bco_graph.config import Models, Roles
+from bco_graph.errors import AuthenticationFailed, ConfigError, ModelCallError, UpstreamUnavailable
+from bco_graph.gateway import local
+from bco_graph.gateway.cache import ResponseCache
+from bco_graph.gateway.calls import Calls
+from bco_graph.gateway.deployments import Deployed, LaneName, resolve
+from bco_graph.gateway.failures import Redactor
+from bco_graph.gateway.http import SOCKET_NAME, Tokens, application, socket_folder
+from bco_graph.gateway.lanes import ForwardLane, Lane, Retries
+from bco_graph.gateway.prices import known_model, price_of
+from bco_graph.ledger import Ledger
+from bco_graph.protocols import Caller, Role
+from bco_graph.receipts import Receipts
+from bco_graph.state import JSON
+
+T = TypeVar("T")
+
+_START_S = 120.0
+
+
+@dataclass
+class _Running:
+    """What exists between start and close, all of it on the gateway's loop."""
+
+    loop: asyncio.AbstractEventLoop
+    calls: Calls
+    base_url: str
+    socket_path: Path
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    grace_s: float = 0.0
+
+
+class Gateway:
+    """Implements `protocols.ModelCalls`. Use it as a context manager, or `start` and `close`; both may be repeated.
+
+    `extra_cache` is a file of recorded responses that is only read; with `offline`, a request that neither cache
+    holds is refused instead of sent. `backoff_s` is about the first wait before a retry. Raises ConfigError for a
+    wrong deployment; a missing key is reported by `start`, and by `check` for the role that it asks.
+    """
+
+    def __init__(
+        self,
+        models: Models,
+        roles: Roles,
+        ledger: Ledger,
+        receipts: Receipts,
+        *,
+        run_dir: Path,
+        extra_cache: Path | None = None,
+        offline: bool = False,
+        backoff_s: float = 0.5,
+    ) -> None:
+        self._models, self._ledger, self._receipts = models, ledger, receipts
+        self._run_dir, self._extra_cache, self._offline = run_dir, extra_cache, offline
+        self._retries = Retries(models.retries, backoff_s)
+        self._fleet = resolve(models, roles, os.environ)
+        self._redactor = Redactor(self._fleet.secrets)
+        self._tokens = Tokens()
+        self._life = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._running: _Running | None = None
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Gateway:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Raises ConfigError for a missing key, a missing price under `budget.usd`, or an extra that is missing."""
+        for problem in self._fleet.problems.values():
+            raise problem
+        self._start()
+
+    def _start(self) -> None:
+        with self._life:
+            if self._running is not None:
+                return
+            for role, deployed in self._fleet.roles.items():
+                if not self._offline:
+                    local.require(deployed)
+                    self._ledger.require_price(role, price_of(deployed.source) is not None, model=deployed.model)
+            started: Future[_Running] = Future()
+            self._thread = threading.Thread(
+                target=lambda: asyncio.run(self._serve(started)), name="bco-gateway", daemon=True
+            )
+            self._thread.start()
+            self._running = started.result(_START_S)
+
+    def close(self, grace_s: float = 2.0) -> None:
+        """Wait up to `grace_s` for the calls under way, then cut them off; they are recorded either way."""
+        with self._life:
+            running, self._running = self._running, None
+            if running is not None and self._thread is not None:
+                running.grace_s = grace_s
+                running.loop.call_soon_threadsafe(running.stopping.set)
+                self._thread.join()
+
+    async def _serve(self, started: Future[_Running]) -> None:
+        async with AsyncExitStack() as stack:
+            try:
+                running = await self._open(stack)
+            except BaseException as error:
+                started.set_exception(error)
+                return
+            stack.push_async_callback(lambda: running.calls.drain(running.grace_s))
+            started.set_result(running)
+            await running.stopping.wait()
+
+    async def _open(self, stack: AsyncExitStack) -> _Running:
+        cache = ResponseCache(self._run_dir / "cache.sqlite", extra=self._extra_cache)
+        stack.callback(cache.close)
+        calls = Calls(
+            roles=self._fleet.roles,
+            problems=self._fleet.problems,
+            lanes=await self._lanes(stack),
+            prices={d.model_name: price for d in self._models.model_list if (price := price_of(d))},
+            fallback_prices={
+                str(d.litellm_params["model"]): price for d in self._models.model_list if (price := price_of(d))
+            },
+            windows={d.name: window for d in self._fleet.roles.values() if (window := _window(d))},
+            ledger=self._ledger,
+            receipts=self._receipts,
+            redactor=self._redactor,
+            retries=self._retries,
+            cache=cache if self._models.cache or self._offline else None,
+            offline=self._offline,
+        )
+        folder = socket_folder()
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        app = application(calls.complete, self._tokens, lambda caller: self._deployed(caller.role).name)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        await web.UnixSite(runner, str(folder / SOCKET_NAME), backlog=1024).start()
+        (folder / SOCKET_NAME).chmod(0o600)
+        await web.TCPSite(runner, "127.0.0.1", 0, backlog=1024).start()
+        port = next(address[1] for address in runner.addresses if isinstance(address, tuple))
+        return _Running(asyncio.get_running_loop(), calls, f"http://127.0.0.1:{port}/v1", folder / SOCKET_NAME)
+
+    async def _lanes(self, stack: AsyncExitStack) -> dict[LaneName, Lane]:
+        """Only the lanes that a role uses: a run without litellm's providers never imports it."""
+        used = set() if self._offline else {deployed.lane for deployed in self._fleet.roles.values()}
+        lanes: dict[LaneName, Lane] = {}
+        if "forward" in used:
+            lanes["forward"] = ForwardLane(self._models.timeout_s)
+        if "local" in used:
+            lanes["local"] = local.LocalLane(self._models.timeout_s)
+        if "litellm" in used:
+            from bco_graph.gateway.routed import LitellmLane
+
+            lanes["litellm"] = LitellmLane(self._models, self._fleet)
+        for lane in lanes.values():
+            stack.push_async_callback(lane.close)
+        return lanes
+
+    def _require(self) -> _Running:
+        if self._running is None:
+            raise ConfigError("the gateway is not running: use `with gateway:`, or call start() first")
+        return self._running
+
+    # -- calls -----------------------------------------------------------------------------------------------
+
+    async def complete(self, caller: Caller, request: Mapping[str, JSON]) -> dict[str, JSON]:
+        """One chat completion in OpenAI's form; written to the receipts before it returns or raises.
+
+        `choices[0].message` is always there; its `content` is None where the model gave no text. Raises a
+        ModelCallError, BudgetExceeded, or ConfigError for a role without a deployment.
+        """
+        return await self._on_loop(self._require().calls.complete(caller, request))
+
+    async def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        running = self._require()
+        if asyncio.get_running_loop() is running.loop:
+            return await work
+        future = asyncio.run_coroutine_threadsafe(work, running.loop)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if future.cancelled() and not (task and task.cancelling()):
+                raise UpstreamUnavailable("the gateway was closed while this call was under way") from None
+            raise
+
+    def token(self, caller: Caller) -> str:
+        """The bearer token with which the caller reaches `base_url` or `socket_path`; opaque, and good until close.
+
+        Asking for it marks the start of the caller's job: what the job asks is found in the cache from its first
+        request on, should it run a second time.
+        """
+        if running := self._running:
+            running.loop.call_soon_threadsafe(running.calls.begin, caller)
+        return self._tokens.issue(caller)
+
+    @property
+    def base_url(self) -> str:
+        """`http://127.0.0.1:PORT/v1`, what OpenAI's clients take as their base."""
+        return self._require().base_url
+
+    @property
+    def socket_path(self) -> Path:
+        """Unix socket (mode 0600) with the same face."""
+        return self._require().socket_path
+
+    # -- about the models ------------------------------------------------------------------------------------
+
+    def _deployed(self, role: Role) -> Deployed:
+        if role in self._fleet.problems:
+            raise self._fleet.problems[role]
+        if role not in self._fleet.roles:
+            raise ConfigError(f"role {role!r} has no deployment in this run; name one under roles.{role}")
+        return self._fleet.roles[role]
+
+    def fingerprint(self, role: Role) -> dict[str, JSON]:
+        """What makes a role's model the same one: for run.json. No key, no credentials in the endpoint."""
+        deployed = self._deployed(role)
+        return {
+            "deployment": deployed.name,
+            "model": deployed.model,
+            "endpoint": deployed.host,
+            "parameters": dict(deployed.parameters),
+        }
+
+    def capabilities(self, role: Role) -> dict[str, JSON]:
+        """`tools`: whether the model is known to call tools; `window`: its tokens, None where nobody says."""
+        deployed = self._deployed(role)
+        known = {**known_model(deployed.model), **deployed.source.model_info}
+        tools = deployed.lane != "local" and known.get("supports_function_calling") is True
+        return {"tools": tools, "window": _window(deployed)}
+
+    async def check(self, role: Role) -> str:
+        """Make one cheap call, never retried or cached, and say in a line how it went.
+
+        Raises what the call raised, with role, deployment and key variable named: ConfigError for a missing key,
+        AuthenticationFailed for a refused one, RequestRejected for an unknown model.
+        """
+        deployed = self._deployed(role)
+        self._start()
+        request = {"messages": [{"role": "user", "content": "Answer with the word ok."}], "max_tokens": 8}
+        started = time.monotonic()
+        try:
+            call = self._require().calls.complete(Caller(role, step="check"), request, probe=True)
+            reply = await self._on_loop(call)
+        except ModelCallError as error:
+            where = f"role {role!r}, deployment {deployed.name!r} ({deployed.model} at {deployed.host})"
+            hint = f"; {_key_hint(deployed)}" if isinstance(error, AuthenticationFailed) else ""
+            raise type(error)(f"{where}: {error}{hint}", status=error.status, attempts=error.attempts) from None
+        tokens = reply["usage"].get("total_tokens", "unknown")
+        return f"{deployed.model} at {deployed.host} answered in {time.monotonic() - started:.1f} s ({tokens} tokens)"
+
+    def export_cache(self, path: Path) -> int:
+        """Write every stored response to a new file that `extra_cache` takes; returns how many there are."""
+        cache = ResponseCache(self._run_dir / "cache.sqlite", extra=self._extra_cache)
+        try:
+            return cache.export(path)
+        finally:
+            cache.close()
+
+
+def _window(deployed: Deployed) -> int | None:
+    if deployed.lane == "local":
+        return local.window_of(deployed.route)
+    told = {**known_model(deployed.model), **deployed.source.model_info}.get("max_input_tokens")
+    return told if isinstance(told, int) else None
+
+
+def _key_hint(deployed: Deployed) -> str:
+    key = str(deployed.source.litellm_params.get("api_key") or "")
+    if key.startswith("os.environ/"):
+        return f"its key is the environment variable {key.removeprefix('os.environ/')!r}"
+    return "its key stands in litellm_params.api_key" if key else "no litellm_params.api_key is given"
