@@ -1,0 +1,792 @@
+"""The program that runs in a candidate's process: imports the scaffold once, forks a process for each task.
+
+One file of the standard library only, so that a sandbox can show a candidate this file and nothing else of ours.
+
+    controller --stdin--> hello line, then one JSON line per job       (at most `concurrency` at once)
+    controller <-stdout-- hello, ready | failed, then started and a result per job; `fault` when this file fails
+    task       --pipe---> {"event"}*, {"answer"} | {"error"}, and from its guard {"exit"} | {"fault"}
+
+A task runs below a guard, which the scaffold's code never runs in. With isolation `task` the guard is the first
+process of the task's own pid namespace: when it is killed, the kernel kills all that the task has started. Otherwise
+the guard adopts its orphans, and who is to be killed is found by walking down from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import ctypes
+import gc
+import importlib
+import inspect
+import io
+import json
+import math
+import os
+import resource
+import selectors
+import shutil
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+MAX_ANSWER_BYTES = 4_000_000
+MAX_ERROR_CHARS = 2_000
+MAX_EVENTS = 10_000
+MAX_FILE_BYTES = 1 << 28
+MAX_PROCESSES = 4_096
+"""Wide, because a kernel before 5.14 counts all processes of the user, not only the task's."""
+TASK_DISK_BYTES = 1 << 28
+"""Size of a task's own /tmp and of its /dev/shm, with isolation `task`."""
+LIMIT_NAME = "evaluation.timeout_s"
+
+_CHUNK = 1 << 16
+_NEWNS, _NEWIPC, _NEWUSER, _NEWPID = 0x20000, 0x8000000, 0x10000000, 0x20000000
+_MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC = 2, 4, 0x1000, 0x4000
+_PR_PDEATHSIG, _PR_DUMPABLE, _PR_SUBREAPER, _PR_NO_NEW_PRIVS = 1, 4, 36, 38
+_libc = ctypes.CDLL(None, use_errno=True)
+
+Json = Any
+Emit = Callable[[dict[str, Json]], None]
+
+
+# What a scaffold sees: `solve(task, target)`
+
+
+class TargetError(Exception):
+    """The target gave no answer. `status` is the HTTP status, or None when the gateway was not reached."""
+
+    def __init__(self, message: str, *, status: int | None = None, kind: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+
+
+class Task:
+    """What a scaffold sees of a task: `inputs`, and which `repeat` (from 0) this is."""
+
+    __slots__ = ("inputs", "repeat")
+
+    def __init__(self, inputs: dict[str, Json], repeat: int) -> None:
+        self.inputs = inputs
+        self.repeat = repeat
+
+
+class Target:
+    """The frozen model, reached through the gateway's Unix socket. Calls may run at the same time."""
+
+    TargetError = TargetError
+
+    def __init__(self, socket_path: str, token: str, emit: Emit) -> None:
+        self._socket_path = socket_path
+        self._token = token
+        self._emit = emit
+
+    async def chat(
+        self,
+        messages: Json,
+        *,
+        max_tokens: int | None = None,
+        stop: str | list[str] | None = None,
+        **params: Json,
+    ) -> str:
+        """Text of the model's reply; empty when it said nothing. Raises TargetError."""
+        reply = await self.complete(messages, max_tokens=max_tokens, stop=stop, **params)
+        choices = reply.get("choices") or [{}]
+        return (choices[0].get("message") or {}).get("content") or ""
+
+    async def complete(self, messages: Json, **params: Json) -> dict[str, Json]:
+        """The reply as it came, in OpenAI's form, tool calls and usage included. Raises TargetError."""
+        given = {name: value for name, value in params.items() if value is not None}
+        body = json.dumps({"model": "target", "messages": messages, **given}).encode()
+        try:
+            status, reply = _parse_reply(await self._post(body))
+        except (OSError, HTTPException, ValueError) as error:
+            raise TargetError(f"no reply of the gateway: {type(error).__name__}: {error}") from error
+        if status == 200 and isinstance(reply, dict):
+            return reply
+        fault = reply.get("error") if isinstance(reply, dict) else None
+        facts = fault if isinstance(fault, dict) else {"message": str(fault or reply)}
+        raise TargetError(f"HTTP {status}: {facts.get('message')}", status=status, kind=str(facts.get("type") or ""))
+
+    def trace(self, event: Json) -> None:
+        """Record a JSON value in the task's trace. Raises TypeError or ValueError for what is none, or too large."""
+        if len(json.dumps(event, allow_nan=False)) > MAX_ANSWER_BYTES:
+            raise ValueError(f"an event has at most {MAX_ANSWER_BYTES} bytes as JSON")
+        self._emit({"event": event})
+
+    async def _post(self, body: bytes) -> bytes:
+        reader, writer = await asyncio.open_unix_connection(self._socket_path)
+        try:
+            head = (
+                "POST /v1/chat/completions HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n"
+                f"Authorization: Bearer {self._token}\r\nContent-Type: application/json\r\n"
+                f"Content-Length: {len(body)}\r\n\r\n"
+            )
+            writer.write(head.encode() + body)
+            await writer.drain()
+            return await reader.read()
+        finally:
+            writer.close()
+
+
+class _Received:
+    """Received bytes in the place of the socket that http.client reads from."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def makefile(self, _mode: str) -> io.BytesIO:
+        return io.BytesIO(self._content)
+
+
+def _parse_reply(content: bytes) -> tuple[int, Json]:
+    response = HTTPResponse(cast(socket.socket, _Received(content)))
+    response.begin()
+    text = response.read().decode("utf-8", errors="replace")
+    try:
+        return response.status, json.loads(text)
+    except ValueError:
+        if response.status == 200:
+            raise
+        return response.status, text
+
+
+# What is kept of a task's output
+
+
+class KeptBytes:
+    """A stream of bytes: all of it up to `limit`, else its head and tail with a mark between them."""
+
+    def __init__(self, limit: int) -> None:
+        self._head_room = limit // 2
+        self._tail_room = limit - limit // 2
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._total = 0
+
+    def add(self, chunk: bytes) -> None:
+        self._total += len(chunk)
+        room = self._head_room - len(self._head)
+        self._head += chunk[:room]
+        self._tail += chunk[room:]
+        if len(self._tail) > 2 * self._tail_room + _CHUNK:
+            del self._tail[: -self._tail_room]
+
+    def text(self) -> str:
+        """Decoded as UTF-8; bytes that are none become U+FFFD."""
+        if self._total <= self._head_room + self._tail_room:
+            return (self._head + self._tail).decode("utf-8", errors="replace")
+        head = codecs.getincrementaldecoder("utf-8")("replace").decode(bytes(self._head))
+        tail = bytes(self._tail[-self._tail_room :])
+        for _ in range(3):
+            if tail[:1] and tail[0] & 0xC0 == 0x80:
+                tail = tail[1:]
+        kept = len(head.encode()) + len(tail)
+        return f"{head}\n[... kept {kept} of {self._total} bytes ...]\n{tail.decode('utf-8', errors='replace')}"
+
+
+class KeptEvents:
+    """Events in order: all of them up to a count and a size, else the first and the last with a mark between."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._half_bytes = limit_bytes // 2
+        self._head: list[Json] = []
+        self._head_bytes = 0
+        self._tail: deque[tuple[int, Json]] = deque()
+        self._tail_bytes = 0
+        self._total = 0
+
+    def add(self, event: Json, size: int) -> None:
+        self._total += 1
+        fits = self._head_bytes + size <= self._half_bytes and len(self._head) < MAX_EVENTS // 2
+        if fits and not self._tail:
+            self._head.append(event)
+            self._head_bytes += size
+            return
+        self._tail.append((size, event))
+        self._tail_bytes += size
+        while self._tail and (self._tail_bytes > self._half_bytes or len(self._tail) > MAX_EVENTS // 2):
+            self._tail_bytes -= self._tail.popleft()[0]
+
+    def values(self) -> list[Json]:
+        kept = len(self._head) + len(self._tail)
+        mark = [] if kept == self._total else [{"cut": f"kept {kept} of {self._total} events"}]
+        return [*self._head, *mark, *(event for _, event in self._tail)]
+
+
+def describe(error: BaseException) -> str:
+    """Last line of the traceback: the exception with its message, bounded, without the middle of a long one."""
+    lines = traceback.format_exception_only(type(error), error)
+    line = next((line for line in lines if not line.startswith(" ")), lines[-1]).strip()
+    line = line.encode("utf-8", errors="backslashreplace").decode()
+    if len(line) <= MAX_ERROR_CHARS:
+        return line
+    half = MAX_ERROR_CHARS // 2
+    return f"{line[:half]} [... kept {2 * half} of {len(line)} characters ...] {line[-half:]}"
+
+
+# Processes
+
+
+def prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        _libc.prctl(option, value, 0, 0, 0)
+
+
+def processes() -> dict[int, int]:
+    """Parent of each process that is alive and visible in /proc."""
+    found = {}
+    with os.scandir("/proc") as entries:
+        pids = [int(entry.name) for entry in entries if entry.name.isdigit()]
+    for pid in pids:
+        with suppress(OSError), Path(f"/proc/{pid}/stat").open("rb", buffering=0) as file:
+            # pid (name) state ppid: the name may hold blanks and parentheses.
+            state, parent = file.read(1024).rpartition(b")")[2].split()[:2]
+            if state not in b"ZXx":
+                found[pid] = int(parent)
+    return found
+
+
+def descendants(root: int) -> list[int]:
+    parents = processes()
+    found = [root]
+    for pid in found:
+        found.extend(child for child, parent in parents.items() if parent == pid)
+    return found[1:]
+
+
+def kill_tree(root: int, *, spare_root: bool = False, patience_s: float = 5.0) -> None:
+    """Kill a process and everything below it, also what left its group or ignores SIGTERM.
+
+    The root is stopped first: it adopts no more than it can have, and what it adopts is found again.
+    """
+    end = time.monotonic() + patience_s
+    if not spare_root:
+        send(root, signal.SIGSTOP)
+    while (alive := descendants(root)) and time.monotonic() < end:
+        for pid in alive:
+            send(pid, signal.SIGKILL)
+        time.sleep(0.001)
+    if not spare_root:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(root, signal.SIGKILL)
+        send(root, signal.SIGKILL)
+
+
+def has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def send(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder, also where a candidate took away the permissions. Links are not followed."""
+    with suppress(OSError):
+        folder.chmod(0o700)
+    for parent, names, _ in os.walk(folder):
+        for path in (Path(parent, name) for name in names):
+            with suppress(OSError):
+                if not path.is_symlink():
+                    path.chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def enter_namespaces() -> None:
+    """Give this process a user, mount and IPC namespace, and its next child a pid namespace. Raises OSError."""
+    uid, gid = os.getuid(), os.getgid()
+    _check(_libc.unshare(_NEWUSER | _NEWPID | _NEWNS | _NEWIPC), "unshare")
+    # Without all three, files have no owner here and opening them fails with EOVERFLOW.
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        Path(f"/proc/self/{name}").write_text(text, encoding="ascii")
+
+
+def become_first_process(keep: Iterable[str]) -> None:
+    """Return in the first process of new namespaces; this process waits for its end and exits. Raises OSError."""
+    enter_namespaces()
+    if first := os.fork():
+        os.waitpid(first, 0)
+        os._exit(0)
+    mount_fresh_folders(keep)
+
+
+def mount_fresh_folders(keep: Iterable[str]) -> None:
+    """An empty /tmp and /dev/shm for this task; `keep` are folders below /tmp that stay as they are."""
+    handles = {path: os.open(path, os.O_PATH) for path in keep}
+    options = f"mode=1777,size={TASK_DISK_BYTES}".encode()
+    for place in (b"/tmp", b"/dev/shm"):
+        _check(_libc.mount(b"tmpfs", place, b"tmpfs", _MS_NOSUID | _MS_NODEV, options), f"mount {place.decode()}")
+    for path, handle in handles.items():
+        Path(path).mkdir(parents=True)
+        source = f"/proc/self/fd/{handle}".encode()
+        _check(_libc.mount(source, path.encode(), None, _MS_BIND | _MS_REC, None), f"bind {path}")
+        os.close(handle)
+
+
+def drop_capabilities() -> None:
+    header = struct.pack("=Ii", 0x20080522, 0)
+    _check(_libc.capset(header, bytes(24)), "capset")
+
+
+def _check(result: int, what: str) -> None:
+    if result:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def write_all(handle: int, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.write(handle, view) :]
+
+
+def write_line(handle: int, message: dict[str, Json], *, lock: threading.Lock | None = None) -> None:
+    line = json.dumps(message, allow_nan=False).encode() + b"\n"
+    if lock is None:
+        write_all(handle, line)
+    else:
+        with lock:
+            write_all(handle, line)
+
+
+# In a task's process
+
+
+def call_entry(entry: Callable[..., Json], task: Task, target: Target, emit: Emit) -> None:
+    """Call the scaffold and emit its answer, or the error it ended with."""
+    try:
+        answer = entry(task, target)
+        if inspect.isawaitable(answer):
+            answer = asyncio.run(_awaited(answer))
+    except BaseException as error:
+        traceback.print_exc()
+        emit({"error": describe(error)})
+        return
+    try:
+        size = len(json.dumps(answer, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        emit({"error": f"the answer is not JSON: {describe(error)}"})
+        return
+    if size > MAX_ANSWER_BYTES:
+        emit({"error": f"the answer has {size} bytes as JSON; at most {MAX_ANSWER_BYTES} are taken"})
+    else:
+        emit({"answer": answer})
+
+
+async def _awaited(value: Any) -> Json:
+    return await value
+
+
+def prepare_task(folder: Path, limit_s: float) -> None:
+    """Fresh folders, standard streams and limits for this process and what it starts."""
+    for name, variable in (("work", None), ("home", "HOME"), ("tmp", "TMPDIR")):
+        (folder / name).mkdir(parents=True)
+        if variable:
+            os.environ[variable] = str(folder / name)
+    os.chdir(folder / "work")
+    if "tempfile" in sys.modules:
+        sys.modules["tempfile"].tempdir = None  # type: ignore[attr-defined]  # it remembers the first TMPDIR
+    sys.stdout = os.fdopen(1, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
+    sys.stderr = os.fdopen(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
+    # The wall limit comes first for one thread; processor time also bounds many threads, and what outlives us.
+    seconds = math.ceil(limit_s) + 1
+    lower_limit(resource.RLIMIT_CORE, 0, 0)
+    lower_limit(resource.RLIMIT_FSIZE, MAX_FILE_BYTES, MAX_FILE_BYTES)
+    lower_limit(resource.RLIMIT_NPROC, MAX_PROCESSES, MAX_PROCESSES)
+    lower_limit(resource.RLIMIT_CPU, seconds, seconds + 1)
+
+
+def lower_limit(kind: int, soft: int, hard: int) -> None:
+    allowed = resource.getrlimit(kind)[1]
+    if allowed != resource.RLIM_INFINITY:
+        soft, hard = min(soft, allowed), min(hard, allowed)
+    resource.setrlimit(kind, (soft, hard))
+
+
+# The worker
+
+
+class Running:
+    """A task that runs: its relay process, its pipes, and what came through them."""
+
+    def __init__(self, number: int, pid: int, pipes: dict[str, int], settings: dict[str, Json], folder: Path) -> None:
+        self.number = number
+        self.pid = pid
+        self.pipes = pipes
+        self.folder = folder
+        self.started = time.monotonic()
+        self.deadline: float = self.started + settings["timeout_s"]
+        self.output = {name: KeptBytes(settings["max_trace_bytes"]) for name in ("stdout", "stderr")}
+        self.events = KeptEvents(settings["max_trace_bytes"])
+        self.said: dict[str, Json] = {}
+        self.struck = False
+        self._line = bytearray()
+
+    def take(self, name: str, chunk: bytes) -> None:
+        if name in self.output:
+            self.output[name].add(chunk)
+            return
+        self._line += chunk
+        if b"\n" not in chunk:
+            del self._line[2 * MAX_ANSWER_BYTES :]
+            return
+        *lines, self._line = self._line.split(b"\n")
+        for line in lines:
+            self._take_line(bytes(line))
+
+    def _take_line(self, line: bytes) -> None:
+        try:
+            message = json.loads(line)
+        except (ValueError, RecursionError):
+            message = None
+        if not isinstance(message, dict):
+            self.said.setdefault("error", "the task's process wrote something else than a result")
+        elif "event" in message:
+            self.events.add(message["event"], len(line))
+        elif "begun" not in self.said or "fault" not in message:
+            # Once the scaffold's code runs, it may write here: it cannot say that a failure was ours.
+            self.said.update(message)
+
+    def outcome(self, seconds: float, limit_s: float) -> dict[str, Json]:
+        """Status, answer and error. An answer that came before the limit counts, whatever came after it."""
+        code = self.said.get("exit")
+        if "fault" in self.said:
+            return {"status": "broken", "error": str(self.said["fault"])}
+        if "error" in self.said:
+            return {"status": "crashed", "error": str(self.said["error"])}
+        if "answer" in self.said:
+            return {"status": "answered", "answer": self.said["answer"], "error": ""}
+        if self.struck:
+            return {
+                "status": "timeout",
+                "error": f"the limit {LIMIT_NAME} = {limit_s:g} s struck after {seconds:.2f} s",
+            }
+        if code == -signal.SIGXCPU:
+            text = f"the processor time of {LIMIT_NAME} = {limit_s:g} s was used up after {seconds:.2f} s"
+            return {"status": "timeout", "error": text}
+        return {"status": "crashed", "error": f"{_ending(code)} before it answered"}
+
+
+def _ending(code: Json) -> str:
+    if not isinstance(code, int):
+        return "the task's processes were killed"
+    if code >= 0:
+        return f"the task's process exited with status {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"the task's process was killed by {name}"
+
+
+class Worker:
+    """Takes jobs, forks them, enforces their limits, hands back results; calls nothing of the scaffold itself."""
+
+    def __init__(self, settings: dict[str, Json], entry: Callable[..., Json], jobs: int, results: int) -> None:
+        self.settings = settings
+        self.entry = entry
+        self.jobs = jobs
+        self.results = results
+        self.running: dict[int, Running] = {}
+        self.own_namespaces = settings["isolation"] == "task"
+        self.selector = selectors.DefaultSelector()
+        self._line = b""
+        self._open = True
+
+    def serve(self) -> None:
+        """Until the controller closes our standard input; then everything that still runs is killed."""
+        # What the import started would be seen by every task.
+        if has_children():
+            kill_tree(os.getpid(), spare_root=True)
+        os.set_blocking(self.jobs, False)
+        self.selector.register(self.jobs, selectors.EVENT_READ, self.take_jobs)
+        while self._open:
+            for key, _ in self.selector.select(self._patience()):
+                if self.selector.get_map().get(key.fd) is key:
+                    key.data()
+            for task in list(self.running.values()):
+                if time.monotonic() >= task.deadline:
+                    task.struck = True
+                    self.finish(task)
+                elif "watch" not in task.pipes and os.waitid(os.P_PID, task.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                    self.finish(task)
+        for task in list(self.running.values()):
+            self.finish(task, report=False)
+
+    def _patience(self) -> float | None:
+        """Seconds until the next limit strikes, or until those that cannot be watched are looked at again."""
+        if not self.running:
+            return None
+        left = min(task.deadline for task in self.running.values()) - time.monotonic()
+        watched = all("watch" in task.pipes for task in self.running.values())
+        return max(0.0, left if watched else min(left, 0.02))
+
+    def take_jobs(self) -> None:
+        chunk = os.read(self.jobs, _CHUNK)
+        self._open = bool(chunk)
+        *lines, self._line = (self._line + chunk).split(b"\n")
+        for line in lines:
+            self.start(json.loads(line))
+
+    def start(self, job: dict[str, Json]) -> None:
+        pipes, ends = {}, {}
+        for name in ("result", "stdout", "stderr"):
+            pipes[name], ends[name] = os.pipe()
+            os.set_blocking(pipes[name], False)
+        folder = Path(self.settings["work"], "task" if self.own_namespaces else f"task-{job['job']}")
+        pid = os.fork()
+        if pid == 0:
+            self.relay(job, folder, ends, list(pipes.values()))
+        for end in ends.values():
+            os.close(end)
+        task = self.running[pid] = Running(job["job"], pid, pipes, self.settings, folder)
+        for name in list(pipes):
+            self.selector.register(pipes[name], selectors.EVENT_READ, partial(self.read, task, name))
+        with suppress(OSError, AttributeError):
+            pipes["watch"] = os.pidfd_open(pid)
+            self.selector.register(pipes["watch"], selectors.EVENT_READ, partial(self.finish, task))
+        write_line(self.results, {"job": job["job"], "started": True})
+
+    def read(self, task: Running, name: str) -> bool:
+        """Take what a pipe holds, at most one chunk; False when there is nothing more now or ever."""
+        try:
+            chunk = os.read(task.pipes[name], _CHUNK)
+        except BlockingIOError:
+            return False
+        if chunk:
+            task.take(name, chunk)
+            return True
+        with suppress(KeyError):
+            self.selector.unregister(task.pipes[name])
+        return False
+
+    def finish(self, task: Running, *, report: bool = True) -> None:
+        """The task ended, or is ended here: nothing of it is left afterwards, neither processes nor files.
+
+        Where its first process ended in order, the guard below has killed the rest already.
+        """
+        seconds = time.monotonic() - task.started
+        ended = os.waitid(os.P_PID, task.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        in_order = ended is not None and ended.si_code == os.CLD_EXITED
+        if not in_order:
+            self.kill(task)
+        os.waitpid(task.pid, 0)
+        del self.running[task.pid]
+        if not self.own_namespaces:
+            if not in_order:
+                self.sweep()
+            remove_tree(task.folder)
+        self.reap()
+        for name in ("result", "stdout", "stderr"):
+            # A pipe holds at most a megabyte: what comes after that is written by nobody of ours.
+            for _ in range((1 << 20) // _CHUNK):
+                if not self.read(task, name):
+                    break
+        for handle in task.pipes.values():
+            with suppress(KeyError):
+                self.selector.unregister(handle)
+            os.close(handle)
+        if report:
+            result: dict[str, Json] = {"job": task.number, "seconds": seconds, "events": task.events.values()}
+            result |= {name: kept.text() for name, kept in task.output.items()}
+            write_line(self.results, result | task.outcome(seconds, self.settings["timeout_s"]))
+
+    def kill(self, task: Running) -> None:
+        if not self.own_namespaces:
+            kill_tree(task.pid)
+            return
+        # The relay and the first process of the namespace are one group, which the task cannot leave for them.
+        with suppress(ProcessLookupError):
+            os.killpg(task.pid, signal.SIGKILL)
+        send(task.pid, signal.SIGKILL)
+
+    def sweep(self) -> None:
+        """Kill what belongs to no running task: it has lost its guard."""
+        for pid, parent in processes().items():
+            if parent == os.getpid() and pid not in self.running:
+                kill_tree(pid)
+
+    def reap(self) -> None:
+        with suppress(ChildProcessError):
+            while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                if ended.si_pid in self.running:
+                    return
+                os.waitpid(ended.si_pid, 0)
+
+    # From here on in the forked processes of a task; these never return.
+
+    def relay(self, job: dict[str, Json], folder: Path, ends: dict[str, int], not_ours: list[int]) -> NoReturn:
+        """First process of a task: makes its namespaces and guard, and lives as long as the guard does."""
+        emit = partial(write_line, ends["result"], lock=threading.Lock())
+        try:
+            os.setsid()
+            for handle in [self.jobs, self.results, *not_ours, *self._handles()]:
+                os.close(handle)
+            self.selector.close()
+            os.dup2(ends["stdout"], 1)
+            os.dup2(ends["stderr"], 2)
+            os.close(ends["stdout"])
+            os.close(ends["stderr"])
+            if self.own_namespaces:
+                become_first_process(self.settings["keep"])
+            else:
+                prctl(_PR_PDEATHSIG, signal.SIGKILL)
+                prctl(_PR_SUBREAPER, 1)
+            self.guard(job, folder, emit)
+        except Exception as error:
+            emit({"fault": f"the task's process could not be set up: {describe(error)}"})
+        finally:
+            os._exit(0)
+
+    def _handles(self) -> list[int]:
+        return [handle for task in self.running.values() for handle in task.pipes.values()]
+
+    def guard(self, job: dict[str, Json], folder: Path, emit: Emit) -> None:
+        # Not to be traced by the task, which has the same user.
+        prctl(_PR_DUMPABLE, 0)
+        pid = os.fork()
+        if pid == 0:
+            self.task(job, folder, emit)
+        while (ended := os.wait())[0] != pid:
+            pass
+        if not self.own_namespaces and has_children():
+            kill_tree(os.getpid(), spare_root=True)
+        emit({"exit": os.waitstatus_to_exitcode(ended[1])})
+
+    def task(self, job: dict[str, Json], folder: Path, emit: Emit) -> NoReturn:
+        try:
+            try:
+                prctl(_PR_DUMPABLE, 1)
+                prctl(_PR_NO_NEW_PRIVS, 1)
+                os.setsid()
+                if self.own_namespaces:
+                    drop_capabilities()
+                else:
+                    prctl(_PR_PDEATHSIG, signal.SIGKILL)
+                prepare_task(folder, self.settings["timeout_s"])
+            except OSError as error:
+                emit({"fault": f"the task's process could not be set up: {describe(error)}"})
+                os._exit(0)
+            emit({"begun": True})
+            target = Target(self.settings["socket"], job["token"], emit)
+            call_entry(self.entry, Task(job["inputs"], job["repeat"]), target, emit)
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError, ValueError):
+                    stream.flush()
+        finally:
+            os._exit(0)
+
+
+def import_entry(root: str, entry: str) -> Callable[..., Json]:
+    """The entry point, imported from the scaffold. Raises whatever the scaffold's code raises."""
+    file, _, attribute = entry.partition(":")
+    name = file.removesuffix(".py").replace("/", ".")
+    sys.path.insert(0, root)
+    module = importlib.import_module(name)
+    found = getattr(module, "__file__", None)
+    if found is None or Path(found).resolve() != Path(root, file).resolve():
+        raise ImportError(f"{file} is hidden by the module {name!r} of {found or 'Python'}: rename the file")
+    solve = getattr(module, attribute, None)
+    if not callable(solve):
+        raise ImportError(f"{file} has no function {attribute!r}")
+    signature = inspect.signature(solve)
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        shown = f"{attribute}{signature}"
+        raise TypeError(f"{file}: {shown} does not take two positional arguments (task, target)") from None
+    return cast(Callable[..., Json], solve)
+
+
+def load(settings: dict[str, Json], results: int) -> Callable[..., Json]:
+    """Import the scaffold and say so, or say why not and exit."""
+    prctl(_PR_PDEATHSIG, signal.SIGKILL)
+    prctl(_PR_SUBREAPER, 1)
+    try:
+        entry = import_entry(settings["scaffold"], settings["entry"])
+    except BaseException as error:
+        traceback.print_exc()
+        write_line(results, {"failed": describe(error)})
+        sys.stderr.flush()
+        os._exit(0)
+    # From now on the end of standard input says that the controller is gone.
+    prctl(_PR_PDEATHSIG, 0)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    gc.collect()
+    gc.freeze()
+    write_line(results, {"ready": True})
+    return entry
+
+
+def probe(keep: list[str]) -> NoReturn:
+    """Print `task` when a task can have its own namespaces here, else why not, and exit."""
+    ours, theirs = os.pipe()
+    if os.fork() == 0:
+        try:
+            become_first_process(keep)
+            drop_capabilities()
+            os.write(theirs, b"task")
+        except OSError as error:
+            os.write(theirs, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(theirs)
+    print(os.read(ours, _CHUNK).decode("utf-8", errors="replace"))
+    sys.exit(0)
+
+
+def read_line(handle: int) -> bytes:
+    line = bytearray()
+    while (char := os.read(handle, 1)) not in (b"\n", b""):
+        line += char
+    return bytes(line)
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--probe"]:
+        probe(sys.argv[2:])
+    jobs, results = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    for name in ("PWD", "OLDPWD"):
+        os.environ.pop(name, None)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    settings = json.loads(read_line(jobs))
+    write_line(results, {"hello": True})
+    sys.argv = ["worker"]
+    entry = load(settings, results)
+    try:
+        Worker(settings, entry, jobs, results).serve()
+    except BaseException as error:
+        traceback.print_exc()
+        write_line(results, {"fault": f"the worker failed: {describe(error)}"})
+        sys.stderr.flush()
+        os._exit(70)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
