@@ -72,5 +72,5 @@ def _read_bet(section: Section) -> tuple[tuple[float, float], tuple[float, float
             f"expected an interval such as [+0.03, +0.07], not {rest.strip()!r}", line=at, source=SOURCE
         )
     low, high = bounds
-    absolute = _RANGE.search(rest, bracket.end())
+    absolute = _RANGE.search(rest)
     return (low, high), (float(absolute[1]), float(absolute[2])) if absolute else None

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -208,6 +208,8 @@ def test_writing_and_reading_a_prediction_loses_nothing(made: Prediction) -> Non
 
 @settings(deadline=None, max_examples=300)
 @given(TEXT)
+@example(" # x")
+@example("a\n   ###### deep\n##\n\\##")
 def test_free_text_cannot_forge_a_heading_and_reads_back_to_the_letter(text: str) -> None:
     written = escape(text)
     assert unescape(written) == text

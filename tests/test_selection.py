@@ -133,6 +133,10 @@ def test_a_clear_gain_is_called_for_the_arm_that_has_it() -> None:
     assert (mirrored.call, mirrored.difference, mirrored.a_only) == ("a_better", -0.4, 9)
 
 
+def test_the_difference_is_exactly_rounded() -> None:
+    assert compare(arm("iter_000", [0.0] * 10), arm("iter_001", [0.1] * 10), coverage_floor=FLOOR).difference == 0.1
+
+
 def test_equal_arms_differ_by_nothing() -> None:
     compared = compare(arm("iter_000", [0.1, 0.7, 0.2]), arm("iter_001", [0.1, 0.7, 0.2]), coverage_floor=FLOOR)
     assert (compared.difference, compared.low, compared.high, compared.call) == (0.0, 0.0, 0.0, "no_difference")
