@@ -1,6 +1,6 @@
 """Per-task means of a candidate and its parent, and which tasks their comparison may rest on. Pure.
 
-Only real results count, and only tasks that have them on both sides are compared. Used by `calibration`.
+Only real results count, and only tasks that have them on both sides are compared.
 """
 
 from __future__ import annotations

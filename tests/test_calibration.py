@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -326,6 +327,7 @@ def test_an_outcome_that_says_nothing_touches_no_belief(verdict: Verdict, touche
         (row("iter_003", "a1", 1.5), r"expected a finite number in \[0, 1\]"),
         (row("iter_003", "a2", 1.0), "'a2', repeat 0, stands twice"),
         (row("iter_004", "a3", 1.0), "iter_003 on train, iter_004 on train"),
+        (replace(row("iter_003", "a2", 1.0, repeat=1), type="b"), "task 'a2' has the types 'a' and 'b'"),
     ],
 )
 def test_rows_that_cannot_be_compared_are_refused(wrong: ResultRow, said: str) -> None:
