@@ -1,7 +1,7 @@
 """A scripted model server for tests, examples and demonstrations: real HTTP on loopback, no key, no money.
 
     with ScriptedModelServer({"target": ["first answer", Reply("second", usage={"prompt_tokens": 7})]}) as server:
-        ...  # litellm_params: {model: openai/target, api_base: <server.base_url>, api_key: none}
+        ...  # models.model_list: [server.deployment("target")]
         assert [request.body["messages"] for request in server.requests] == ...
 
 The server speaks OpenAI's chat completions (streamed or not) and lists its models. It runs in a thread of its own with
@@ -112,6 +112,13 @@ class ScriptedModelServer:
     def base_url(self) -> str:
         """What a client takes as its base: `http://127.0.0.1:PORT/v1`."""
         return f"http://127.0.0.1:{self._port}/v1"
+
+    def deployment(
+        self, model: str, *, model_info: Mapping[str, JSON] | None = None, **params: JSON
+    ) -> dict[str, JSON]:
+        """An entry of litellm's `model_list` that leads here; `params` are more of its `litellm_params`."""
+        route = {"model": f"openai/{model}", "api_base": self.base_url, "api_key": "scripted"}
+        return {"model_name": model, "litellm_params": {**route, **params}, "model_info": dict(model_info or {})}
 
     @property
     def requests(self) -> list[LoggedRequest]:

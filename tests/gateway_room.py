@@ -1,0 +1,60 @@
+"""What the gateway's tests share: a started gateway over a run folder, and one job that asks it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bco_graph.config import Budget, Models, Roles
+from bco_graph.gateway import Gateway
+from bco_graph.ledger import Ledger
+from bco_graph.protocols import Caller
+from bco_graph.receipts import CallRecord, Receipts
+
+JOB = Caller("target", candidate="iter_001", task="t1")
+
+
+def says(text: str, **fields: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": text}], **fields}
+
+
+@dataclass
+class Room:
+    """A gateway with its run folder; `ask` and `calls` are for the one job of most tests."""
+
+    gateway: Gateway
+    receipts: Receipts
+    ledger: Ledger
+
+    def ask(self, request: Mapping[str, Any], caller: Caller = JOB) -> dict[str, Any]:
+        return asyncio.run(self.gateway.complete(caller, request))
+
+    @property
+    def calls(self) -> list[CallRecord]:
+        return self.receipts.calls_of(JOB.candidate, JOB.task, JOB.repeat)
+
+
+@contextmanager
+def opened(folder: Path, *deployments: Mapping[str, Any], **options: Any) -> Iterator[Room]:
+    """A started gateway; the first deployment is the target's. Options beside those of the gateway: `budget`,
+    `roles`, and settings of `models`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    own = {name: options.pop(name) for name in ("extra_cache", "offline") if name in options}
+    budget, roles = options.pop("budget", {}), options.pop("roles", {})
+    models = Models.model_validate({"model_list": [dict(d) for d in deployments], "retries": 0, **options})
+    receipts = Receipts(folder / "receipts.sqlite")
+    try:
+        ledger = Ledger(Budget.model_validate(budget), receipts)
+        chosen = Roles.model_validate({"target": deployments[0]["model_name"], **roles})
+        with Gateway(models, chosen, ledger, receipts, run_dir=folder, backoff_s=0.01, **own) as gateway:
+            yield Room(gateway, receipts, ledger)
+    finally:
+        receipts.close()
+
+
+def text(answer: Mapping[str, Any]) -> Any:
+    return answer["choices"][0]["message"]["content"]
