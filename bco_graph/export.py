@@ -1,0 +1,138 @@
+"""Takes things out of a run folder: a candidate's scaffold byte for byte, or a recording that replays the run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bco_graph.errors import ConfigError, RunUnreadable
+from bco_graph.gateway.cache import ResponseCache
+from bco_graph.proposers.replay import write_recording
+from bco_graph.receipts import Receipts
+from bco_graph.report.reading import Reading, reading
+from bco_graph.report.wording import BASELINE
+from bco_graph.run_folder import RunFolder
+from bco_graph.state import JSON, StepName
+
+STEPS: tuple[StepName, ...] = ("propose", "predict", "grade", "update")
+REPLAYED_ROLES = ("target", "judge")
+"""Whose responses a replay asks for again; the proposer's and the predictor's are in the recorded steps."""
+
+
+def export_scaffold(
+    folder: RunFolder, candidate: str | None, dest: Path, *, overwrite: bool = False
+) -> dict[str, JSON]:
+    """Write a candidate's files (None: the best's) as `dest`, checked against the digest of its tree.
+
+    Raises ConfigError where the candidate is unknown, nothing is ranked yet, or `dest` is taken; `overwrite` replaces
+    the whole of it. The facts show the mean beside that of the untouched baseline.
+    """
+    with reading(folder) as run:
+        name = candidate or _best(run)
+        record = run.candidate(name)
+        store = run.store()
+        tree = store.tree(name)
+        with _made(dest, folder, overwrite=overwrite) as making:
+            store.checkout(tree, making)
+            if (found := store.stage(making)) != tree:
+                raise RunUnreadable(f"the files of {name} are not what its tree {tree} says (they are {found})")
+            files = [path for path in making.rglob("*") if path.is_file()]
+        return {
+            "candidate": name, "dest": str(dest), "tree": tree, "files": len(files), "mean": record["mean"],
+            "baseline": run.candidate(BASELINE)["mean"],
+        }  # fmt: skip
+
+
+def _best(run: Reading) -> str:
+    best = run.best()
+    if best is None:
+        raise ConfigError(
+            f"{run.folder.root} has no best candidate: none has real results on enough tasks; "
+            "name one with `--candidate iter_000`"
+        )
+    return best
+
+
+def export_recording(folder: RunFolder, dest: Path) -> dict[str, JSON]:
+    """Make a recording in `dest`: every accepted submission with its source, and `cache.sqlite` with the responses
+    that the target and the judge gave, for `extra_cache`. Equal receipts give equal files.
+
+    `without_responses` counts baseline results whose model calls are not in the receipts, for they were taken from
+    another run: a replay needs the model for them. `bytes` is the size of the whole. Raises ConfigError where `dest`
+    is taken.
+    """
+    with reading(folder) as run, tempfile.TemporaryDirectory(prefix="bco-recording-") as scratch:
+        steps = list(_submissions(run))
+        with _made(dest, folder, overwrite=False) as making:
+            write_recording(making, steps, _sources(run, Path(scratch)))
+            making.mkdir(exist_ok=True)
+            responses = _write_responses(run.receipts, making / "cache.sqlite")
+            size = sum(path.stat().st_size for path in making.rglob("*") if path.is_file())
+        return {
+            "dest": str(dest), "steps": len(steps), "responses": responses, "bytes": size,
+            "without_responses": _without_responses(run.receipts),
+        }  # fmt: skip
+
+
+def _submissions(run: Reading) -> Iterator[tuple[int, StepName, dict[str, JSON]]]:
+    for iteration, step, record in run.receipts.steps():
+        if step in STEPS and record["submission"] is not None:
+            yield iteration, step, record["submission"]
+
+
+def _sources(run: Reading, scratch: Path) -> Callable[[int], Path | None]:
+    """The scaffold as an iteration's proposal left it, laid out one at a time."""
+
+    def source_of(iteration: int) -> Path | None:
+        record = run.receipts.step(iteration, "propose")
+        if record is None or record["result"] is None:
+            return None
+        run.store().checkout(record["result"]["tree"], scratch / "source")
+        return scratch / "source"
+
+    return source_of
+
+
+def _write_responses(receipts: Receipts, path: Path) -> int:
+    ResponseCache(path).close()
+    db = sqlite3.connect(path, isolation_level=None)
+    try:
+        db.execute("pragma journal_mode=delete")
+        db.execute("begin")
+        rows = receipts.responses(REPLAYED_ROLES)
+        count = db.executemany("insert into cache (key, response, model, at) values (?,?,?,?)", rows).rowcount
+        db.execute("commit")
+        db.execute("vacuum")
+    finally:
+        db.close()
+    return max(0, count)
+
+
+def _without_responses(receipts: Receipts) -> int:
+    rows = receipts.results("train", BASELINE)
+    return sum(row.calls > len(receipts.calls_of(row.candidate, row.task, row.repeat)) for row in rows)
+
+
+@contextmanager
+def _made(dest: Path, folder: RunFolder, *, overwrite: bool) -> Iterator[Path]:
+    """A folder beside `dest` that takes its place when the block ends well; `dest` is as it was when it does not."""
+    target, root = dest.resolve(), folder.root.resolve()
+    if target.is_relative_to(root) or root.is_relative_to(target):
+        raise ConfigError(f"{str(dest)!r} holds the run folder, or lies in it: give a folder outside of {root}")
+    if target.exists() and not target.is_dir():
+        raise ConfigError(f"{str(dest)!r} is a file: give a folder")
+    if target.is_dir() and any(target.iterdir()) and not overwrite:
+        raise ConfigError(f"{str(dest)!r} is not empty: give another folder, or replace it with `--overwrite`")
+    making = target.with_name(f".{target.name}.{os.getpid()}.making")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield making
+        shutil.rmtree(target, ignore_errors=True)
+        making.replace(target)
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
