@@ -44,7 +44,7 @@ _ID, _GOLD, _TEXT = "a task id", "a gold answer", "a piece of task text"
 # A word, or one character of a script that puts no blanks between words.
 _WORD = re.compile(r"[\u2e80-\u9fff\uf900-\ufaff]|[^\W_\u2e80-\u9fff\uf900-\ufaff]+")
 _ESCAPED_BLANK = re.compile(r"\\[nrt]")
-_HEX = re.compile(r"(?:[0-9A-Fa-f]{2}){4,}")
+_HEX = re.compile(r"[0-9A-Fa-f]{8,}")
 _DIGEST = re.compile(r"(?<![0-9A-Za-z])(?:[0-9A-Fa-f]{64}|[0-9A-Fa-f]{40}|[0-9A-Fa-f]{32})(?![0-9A-Za-z])")
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{6,}(?:[ \t\"']*\r?\n[ \t\"']*[A-Za-z0-9+/_-]{6,})*")
 _NOT_BASE64 = re.compile(r"[^A-Za-z0-9+/]+")
@@ -257,5 +257,6 @@ def _from_base64(text: str) -> Iterator[tuple[int, str]]:
 
 def _from_hex(text: str) -> Iterator[tuple[int, str]]:
     for match in _HEX.finditer(text):
-        for piece in (match.group(), match.group()[1:-1]):
-            yield match.start(), bytes.fromhex(piece).decode("utf-8", errors="replace").replace("\n", " ")
+        for piece in (match.group(), match.group()[1:]):
+            decoded = bytes.fromhex(piece[: len(piece) // 2 * 2])
+            yield match.start(), decoded.decode("utf-8", errors="replace").replace("\n", " ")

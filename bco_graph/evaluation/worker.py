@@ -101,7 +101,7 @@ class Target:
         stop: str | list[str] | None = None,
         **params: Json,
     ) -> str:
-        """Text of the model's reply; empty when it said nothing. Raises TargetError."""
+        """Text of the model's reply; empty when it said nothing. A text is one user's message. Raises TargetError."""
         reply = await self.complete(messages, max_tokens=max_tokens, stop=stop, **params)
         choices = reply.get("choices") or [{}]
         return (choices[0].get("message") or {}).get("content") or ""
@@ -109,6 +109,8 @@ class Target:
     async def complete(self, messages: Json, **params: Json) -> dict[str, Json]:
         """The reply as it came, in OpenAI's form, tool calls and usage included. Raises TargetError."""
         given = {name: value for name, value in params.items() if value is not None}
+        if isinstance(messages, str):
+            messages = [{"role": "user", "content": messages}]
         body = json.dumps({"model": "target", "messages": messages, **given}).encode()
         try:
             status, reply = _parse_reply(await self._post(body))
@@ -201,7 +203,7 @@ class KeptEvents:
     """Events in order: all of them up to a count and a size, else the first and the last with a mark between."""
 
     def __init__(self, limit_bytes: int) -> None:
-        self._half_bytes = limit_bytes // 2
+        self._limit_bytes = limit_bytes
         self._head: list[Json] = []
         self._head_bytes = 0
         self._tail: deque[tuple[int, Json]] = deque()
@@ -210,15 +212,19 @@ class KeptEvents:
 
     def add(self, event: Json, size: int) -> None:
         self._total += 1
-        fits = self._head_bytes + size <= self._half_bytes and len(self._head) < MAX_EVENTS // 2
+        fits = self._head_bytes + size <= self._limit_bytes // 2 and len(self._head) < MAX_EVENTS // 2
         if fits and not self._tail:
             self._head.append(event)
             self._head_bytes += size
             return
         self._tail.append((size, event))
         self._tail_bytes += size
-        while self._tail and (self._tail_bytes > self._half_bytes or len(self._tail) > MAX_EVENTS // 2):
+        while self._tail and self._is_full():
             self._tail_bytes -= self._tail.popleft()[0]
+
+    def _is_full(self) -> bool:
+        too_large = self._head_bytes + self._tail_bytes > self._limit_bytes
+        return too_large or len(self._head) + len(self._tail) > MAX_EVENTS
 
     def values(self) -> list[Json]:
         kept = len(self._head) + len(self._tail)
@@ -404,14 +410,19 @@ def prepare_task(folder: Path, limit_s: float) -> None:
     os.chdir(folder / "work")
     if "tempfile" in sys.modules:
         sys.modules["tempfile"].tempdir = None  # type: ignore[attr-defined]  # it remembers the first TMPDIR
-    sys.stdout = os.fdopen(1, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
-    sys.stderr = os.fdopen(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
+    open_streams()
     # The wall limit comes first for one thread; processor time also bounds many threads, and what outlives us.
     seconds = math.ceil(limit_s) + 1
     lower_limit(resource.RLIMIT_CORE, 0, 0)
     lower_limit(resource.RLIMIT_FSIZE, MAX_FILE_BYTES, MAX_FILE_BYTES)
     lower_limit(resource.RLIMIT_NPROC, MAX_PROCESSES, MAX_PROCESSES)
     lower_limit(resource.RLIMIT_CPU, seconds, seconds + 1)
+
+
+def open_streams() -> None:
+    """Standard output and error that take any text, a line at a time: what was printed before a kill is kept."""
+    sys.stdout = os.fdopen(1, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
+    sys.stderr = os.fdopen(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
 
 
 def lower_limit(kind: int, soft: int, hard: int) -> None:
@@ -769,6 +780,7 @@ def main() -> None:
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
+    open_streams()
     for name in ("PWD", "OLDPWD"):
         os.environ.pop(name, None)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

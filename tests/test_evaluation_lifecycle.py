@@ -1,0 +1,324 @@
+"""The executor as a whole: imports that go wrong, workers that die, runs that are broken off."""
+
+from __future__ import annotations
+
+import asyncio
+import ensurepip
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from bco_graph.config import Evaluation
+from bco_graph.errors import ConfigError
+from bco_graph.evaluation import LocalExecutor, Sandbox, pick_sandbox
+from bco_graph.evaluation.sandbox import Launch
+from bco_graph.protocols import Executor, Interface, RunResult
+from tests.evaluation_stub import StubGateway, executor_for, job, run_all, serve, write_scaffold
+
+ECHO = """
+async def solve(task, target):
+    return await target.chat([{"role": "user", "content": task.inputs["kind"]}])
+"""
+BEATING = """
+import os, socket, time
+def solve(task, target):
+    if os.fork() == 0:
+        os.setsid()
+    while True:
+        with socket.socket(socket.AF_UNIX) as line:
+            line.connect(target._socket_path)
+            line.sendall(b"GET /beat HTTP/1.1\\r\\n\\r\\n")
+        time.sleep(0.02)
+"""
+NO_SOCKET = Path("/nonexistent/gateway.sock")
+MODES = pytest.mark.parametrize("mode", ["required", "off"])
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the executor makes its folders, so that a test sees what is left."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def needs_sandbox(mode: str) -> None:
+    if mode == "required" and pick_sandbox("auto").name == "none":
+        pytest.skip(f"no sandbox here: {pick_sandbox('auto').reason}")
+
+
+async def _results(
+    tmp_path: Path, agent: str, *, jobs: int = 3, mode: str = "auto", limit_s: float = 20
+) -> list[RunResult]:
+    source = write_scaffold(tmp_path / "scaffold", agent)
+    executor = executor_for(NO_SOCKET, sandbox=mode, timeout_s=limit_s)
+    return await run_all(executor, source, [job(f"t{number}") for number in range(jobs)])
+
+
+@MODES
+async def test_64_jobs_at_8_give_64_answers_and_at_most_8_run_at_once(tmp_path: Path, mode: str) -> None:
+    needs_sandbox(mode)
+    source = write_scaffold(tmp_path / "scaffold", ECHO)
+    running: set[str] = set()
+    most = 0
+    async with serve(tmp_path / "gw.sock") as gateway:
+        executor: Executor = executor_for(tmp_path / "gw.sock", sandbox=mode, concurrency=8)
+        answers: dict[str, str] = {}
+
+        async def grade(result: RunResult) -> None:
+            nonlocal most
+            running.add(result.task_id)
+            most = max(most, len(running))
+            await asyncio.sleep(0.01)
+            running.discard(result.task_id)
+            answers[result.task_id] = result.answer
+
+        await executor.run(source, Interface(), [job(f"t{number}") for number in range(64)], grade)
+    assert answers == {f"t{number}": f"T{number}" for number in range(64)}
+    assert 1 < most <= 8
+    assert len(gateway.requests) == 64
+
+
+@pytest.mark.parametrize(
+    ("agent", "error"),
+    [
+        ("import nowhere_to_be_found", "ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("import os; print('dying words'); os._exit(0)", "ended the process"),
+        ("import os, signal; print('dying words'); os.kill(os.getpid(), signal.SIGSEGV)", "killed by SIGSEGV"),
+        ("x = 1", "agent.py has no function 'solve'"),
+        ("def solve(task): pass", "solve(task) does not take two positional arguments (task, target)"),
+        ("import os; print('dying words'); [os.close(handle) for handle in range(3, 9)]", "ended the process"),
+    ],
+)
+async def test_an_import_that_fails_is_the_crash_of_every_job(tmp_path: Path, agent: str, error: str) -> None:
+    results = await _results(tmp_path, agent)
+    assert sorted(result.task_id for result in results) == ["t0", "t1", "t2"]
+    assert {result.status for result in results} == {"crashed"}
+    assert error in results[0].error
+    assert "importing agent.py:solve" in results[0].error
+    assert "dying words" not in agent or "dying words" in results[0].stderr
+
+
+@MODES
+async def test_an_import_that_hangs_ends_at_the_limit(tmp_path: Path, mode: str) -> None:
+    needs_sandbox(mode)
+    began = time.monotonic()
+    results = await _results(tmp_path, "import time\ntime.sleep(60)", mode=mode, limit_s=0.6)
+    assert {result.status for result in results} == {"timeout"}
+    assert results[0].error == "importing agent.py:solve took longer than evaluation.timeout_s = 0.6 s"
+    assert time.monotonic() - began < 5
+
+
+async def test_a_file_that_hides_behind_an_installed_module_is_named(tmp_path: Path) -> None:
+    source = write_scaffold(tmp_path / "scaffold", ECHO)
+    (source / "agent.py").rename(source / "json.py")
+    problems = executor_for(NO_SOCKET).import_problems(source, Interface(entry="json.py:solve"))
+    assert "json.py is hidden by the module 'json'" in problems[0]
+
+
+async def test_a_scaffold_of_several_files_and_a_plain_function_works(tmp_path: Path) -> None:
+    source = write_scaffold(tmp_path / "scaffold", "")
+    (source / "pkg").mkdir()
+    (source / "pkg" / "inner.py").write_text("from words import WORD\ndef solve(task, target): return WORD\n", "utf-8")
+    (source / "words.py").write_text("WORD = 'naïve'\n", encoding="utf-8")
+    executor = executor_for(NO_SOCKET)
+    results: list[RunResult] = []
+
+    async def keep(result: RunResult) -> None:
+        results.append(result)
+
+    await executor.run(source, Interface(entry="pkg/inner.py:solve"), [job("t")], keep)
+    assert [result.answer for result in results] == ["naïve"]
+    assert executor.import_problems(source, Interface(entry="pkg/inner.py:solve")) == []
+
+
+@MODES
+async def test_a_worker_that_dies_is_replaced_once(tmp_path: Path, mode: str) -> None:
+    needs_sandbox(mode)
+    dies = """
+import os, threading, time
+def die():
+    time.sleep(0.5)
+    os.kill(os.getpid(), 9)
+threading.Thread(target=die, daemon=True).start()
+def solve(task, target):
+    time.sleep(0 if task.inputs["kind"] == "t0" else 20)
+"""
+    source = write_scaffold(tmp_path / "scaffold", dies)
+    executor = executor_for(NO_SOCKET, sandbox=mode, concurrency=1)
+    results = await run_all(executor, source, [job(f"t{number}") for number in range(5)])
+    by_name = {result.task_id: result for result in results}
+    assert len(results) == 5
+    assert by_name["t0"].status == "answered"
+    assert [by_name[f"t{number}"].status for number in (1, 2, 3, 4)] == ["crashed"] * 4
+    assert "worker process ended while tasks ran (killed by SIGKILL)" in by_name["t1"].error
+    assert by_name["t1"].seconds < 5
+
+
+class _Unstartable(Sandbox):
+    def launch(self, folder: Path, socket_path: Path, *, hide: Sequence[Path] = ()) -> Launch:
+        whole = super().launch(folder, socket_path, hide=hide)
+        return replace(whole, argv=[self.reason])
+
+
+@pytest.mark.parametrize("program", ["/nonexistent/program", "/bin/true"])
+async def test_a_worker_that_cannot_start_says_nothing_about_the_candidate(tmp_path: Path, program: str) -> None:
+    source = write_scaffold(tmp_path / "scaffold", ECHO)
+    sandbox = _Unstartable("none", "none", program)
+    executor = LocalExecutor(Evaluation(), socket_path=NO_SOCKET, sandbox=sandbox)
+    results = await run_all(executor, source, [job("t0"), job("t1")])
+    assert [result.status for result in results] == ["broken", "broken"]
+
+
+async def test_a_source_that_is_no_scaffold_crashes_every_job_with_the_reason(tmp_path: Path) -> None:
+    source = write_scaffold(tmp_path / "scaffold", ECHO)
+    (source / "link").symlink_to("/etc/passwd")
+    results = await run_all(executor_for(NO_SOCKET), source, [job("t0")])
+    assert results[0].status == "crashed"
+    assert "link: is a symbolic link" in results[0].error
+
+
+def is_empty(folder: Path) -> bool:
+    return not any(folder.iterdir())
+
+
+@asynccontextmanager
+async def beating(tmp_path: Path, mode: str) -> AsyncIterator[tuple[StubGateway, LocalExecutor, Path]]:
+    needs_sandbox(mode)
+    source = write_scaffold(tmp_path / "scaffold", BEATING)
+    async with serve(tmp_path / "gw.sock") as gateway:
+        yield gateway, executor_for(tmp_path / "gw.sock", sandbox=mode), source
+        beats = gateway.beats
+        assert beats > 0
+        await asyncio.sleep(0.2)
+        assert gateway.beats == beats
+
+
+@MODES
+async def test_a_cancelled_run_leaves_no_process_and_no_folder(tmp_path: Path, mode: str, temporary: Path) -> None:
+    async with beating(tmp_path, mode) as (gateway, executor, source):
+        run = asyncio.create_task(run_all(executor, source, [job("a"), job("b"), job("c")]))
+        await asyncio.wait_for(gateway.beating.wait(), 20)
+        run.cancel()
+        began = time.monotonic()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        assert time.monotonic() - began < 5
+        assert is_empty(temporary)
+
+
+async def test_what_the_receiver_raises_ends_the_run(tmp_path: Path, temporary: Path) -> None:
+    source = write_scaffold(tmp_path / "scaffold", "import time\ndef solve(task, target): time.sleep(task.inputs['s'])")
+
+    async def refuse(result: RunResult) -> None:
+        raise ConfigError(f"not {result.task_id}")
+
+    began = time.monotonic()
+    with pytest.raises(ConfigError, match="not quick"):
+        await executor_for(NO_SOCKET).run(source, Interface(), [job("quick", s=0), job("slow", s=15)], refuse)
+    assert time.monotonic() - began < 10
+    assert is_empty(temporary)
+
+
+CONTROLLER = """
+import asyncio, sys
+from pathlib import Path
+from tests.evaluation_stub import executor_for, job, run_all
+folder = Path(sys.argv[1])
+asyncio.run(run_all(executor_for(folder / "gw.sock", sandbox=sys.argv[2]), folder / "scaffold", [job("a"), job("b")]))
+"""
+
+
+@MODES
+async def test_a_killed_controller_takes_its_candidates_with_it(tmp_path: Path, mode: str) -> None:
+    async with beating(tmp_path, mode) as (gateway, _, _):
+        controller = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", CONTROLLER, str(tmp_path), mode, cwd=Path(__file__).parents[1],
+            env={**os.environ, "TMPDIR": str(tmp_path / "temporary")},
+        )  # fmt: skip
+        await asyncio.wait_for(gateway.beating.wait(), 20)
+        controller.send_signal(signal.SIGKILL)
+        await controller.wait()
+        await asyncio.sleep(0.5)
+
+
+def test_it_works_in_the_loop_of_any_thread(tmp_path: Path) -> None:
+    source = write_scaffold(tmp_path / "scaffold", "def solve(task, target): return 1")
+
+    async def both() -> list[list[RunResult]]:
+        executor = executor_for(NO_SOCKET)
+        return await asyncio.gather(*(run_all(executor, source, [job("t")]) for _ in range(2)))
+
+    async def outer() -> list[list[RunResult]]:
+        return await asyncio.to_thread(asyncio.run, both())
+
+    assert [[result.answer for result in results] for results in asyncio.run(outer())] == [[1], [1]]
+
+
+async def test_a_hidden_folder_is_empty_in_the_sandbox(tmp_path: Path) -> None:
+    needs_sandbox("required")
+    folder = Path(ensurepip.__file__).parent
+    agent = f"import os\ndef solve(task, target): return os.listdir({str(folder)!r})"
+    source = write_scaffold(tmp_path / "scaffold", agent)
+    executor = LocalExecutor(Evaluation(), socket_path=NO_SOCKET, hide=[folder])
+    assert [result.answer for result in await run_all(executor, source, [job("t")])] == [[]]
+
+
+def test_where_there_is_no_sandbox_required_refuses_and_auto_says_so(tmp_path: Path) -> None:
+    script = (
+        "import logging; logging.basicConfig()\n"
+        "from bco_graph.evaluation import pick_sandbox\n"
+        "print(pick_sandbox('auto').describe())\n"
+        "pick_sandbox('required')\n"
+    )
+    environment = {**os.environ, "PATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("none: candidates run as plain processes")
+    assert "WARNING:bco_graph.evaluation.sandbox:sandbox: none" in done.stderr
+    assert "ConfigError: evaluation.sandbox is required and there is none" in done.stderr
+    assert "bwrap of bubblewrap is not on PATH" in done.stderr
+
+
+@dataclass(frozen=True)
+class _Described:
+    sandbox: Sandbox
+    text: str
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        _Described(Sandbox("bubblewrap", "task"), "namespaces of its own for each task"),
+        _Described(Sandbox("bubblewrap", "candidate", "unshare: refused"), "share one /tmp (unshare: refused)"),
+        _Described(pick_sandbox("off"), "evaluation.sandbox is off"),
+    ],
+)
+def test_a_sandbox_says_what_it_is(case: _Described) -> None:
+    assert case.text in case.sandbox.describe()
+
+
+async def test_one_sandbox_for_all_tasks_confines_too(tmp_path: Path) -> None:
+    needs_sandbox("required")
+    agent = """
+import os, subprocess, sys
+def solve(task, target):
+    subprocess.Popen(["setsid", "sleep", "60"])
+    open("mark", "w").close()
+    return [os.getcwd(), os.path.exists("/work"), os.access("/scaffold", os.W_OK)]
+"""
+    source = write_scaffold(tmp_path / "scaffold", agent)
+    executor = LocalExecutor(Evaluation(), socket_path=NO_SOCKET, sandbox=Sandbox("bubblewrap", "candidate"))
+    results = await run_all(executor, source, [job(f"t{number}") for number in range(3)])
+    assert sorted(result.answer[0] for result in results) == [f"/tmp/task-{number}/work" for number in (1, 2, 3)]
+    assert {result.answer[2] for result in results} == {False}
