@@ -69,10 +69,12 @@ def candidates_table(receipts: Receipts) -> str:
     return "\n".join(lines)
 
 
-def score_history(receipts: Receipts) -> dict[str, list[float]]:
-    """Each task's mean score over the evaluated candidates, in the order of iterations."""
+def score_history(receipts: Receipts, *, before: int | None = None) -> dict[str, list[float]]:
+    """Each task's mean score over the candidates evaluated before an iteration (None: over all), in their order."""
     history: dict[str, list[float]] = {}
     for record in candidate_records(receipts):
+        if before is not None and record["iteration"] >= before:
+            continue
         for task, mean in task_means(receipts.results("train", record["candidate"])).items():
             history.setdefault(task, []).append(mean)
     return history

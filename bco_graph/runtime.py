@@ -47,7 +47,7 @@ class RunContext:
     evaluator: Evaluator
     evidence: EvidenceSurface
     events: Events
-    sandbox: str
+    executor: LocalExecutor
     leaks: LeakPatterns
     baseline: Path | None = None
     lock: RunLock | None = field(default=None, repr=False)
@@ -57,7 +57,7 @@ class RunContext:
 
     def check_scaffold(self, folder: Path) -> list[str]:
         """Reasons why a scaffold may not be evaluated; empty when it may. Costs no model call."""
-        return check_candidate(folder, self.suite.interface, self.leaks)
+        return check_candidate(folder, self.suite.interface, self.leaks, self.executor)
 
     @contextmanager
     def source(self, tree: str) -> Iterator[Path]:
@@ -222,13 +222,13 @@ def _assemble(
     events = Events(folder.events)
     evidence = EvidenceSurface(folder, config.method, store, opened.receipts)
     evidence.write_skill(prompts.skill(config.method, surface=suite.surface(), task=_task(suite, tasks)))
-    executor = LocalExecutor(config.evaluation, socket_path=opened.gateway.socket_path)
+    executor = LocalExecutor(config.evaluation, socket_path=opened.gateway.socket_path, hide=[folder.root])
     evaluator = Evaluator(suite, executor, opened.receipts, events, opened.gateway.token, config.evaluation.repeats)
     return RunContext(
         config=config, folder=folder, suite=suite, tasks=tasks, initial_scaffold=scaffold,
         proposer=proposer or _proposer(config, opened.gateway), candidates=store, receipts=opened.receipts,
         ledger=opened.ledger, gateway=opened.gateway, evaluator=evaluator, evidence=evidence, events=events,
-        sandbox=executor.sandbox.name, leaks=_leaks(suite, scaffold), baseline=baseline, lock=lock,
+        executor=executor, leaks=_leaks(suite, scaffold), baseline=baseline, lock=lock,
     )  # fmt: skip
 
 

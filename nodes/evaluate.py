@@ -35,7 +35,7 @@ async def evaluate(state: BCOState, *, run: RunContext) -> EvaluateUpdate:
     update = EvaluateUpdate(
         iteration=iteration, stop=_stop(run, iteration), outcome=outcome, candidates=_summaries(outcome), best=standing
     )
-    run.events.emit("candidate", iteration, **{**outcome, "best": standing["id"] if standing else None})
+    run.events.emit("candidate", **outcome, best=standing["id"] if standing else None)
     run.events.emit("spend", iteration, totals=run.ledger.totals())
     return update
 

@@ -26,7 +26,7 @@ async def grade(state: BCOState, *, run: RunContext) -> GradeUpdate:
     outcome = state["outcome"]
     iteration, candidate = outcome["iteration"], cast(str, outcome["candidate"])
     prediction = Prediction.from_json(state["prediction"]["content"])
-    computed = _computed(run, prediction, candidate)
+    computed = _computed(run, prediction, candidate, iteration)
     record = await perform(
         run,
         "grade",
@@ -57,12 +57,13 @@ def _shown(run: RunContext, computed: Computed) -> str:
     return f"```json\n{json.dumps(computed.to_json(), indent=1)}\n```"
 
 
-def _computed(run: RunContext, prediction: Prediction, candidate: str) -> Computed:
+def _computed(run: RunContext, prediction: Prediction, candidate: str, iteration: int) -> Computed:
     return compute(
         prediction,
         candidate_rows=run.receipts.results("train", candidate),
         parent_rows=run.receipts.results("train", prediction.base),
-        history_scores=score_history(run.receipts),
+        # The graded candidate itself is no evidence of noise: a repaired task that breaks now is a regression.
+        history_scores=score_history(run.receipts, before=iteration),
         signature_hits=SignatureHits(
             candidate_tasks=run.evidence.signature_hits(prediction.live_signature, candidate),
             parent_tasks=run.evidence.signature_hits(prediction.live_signature, prediction.base),

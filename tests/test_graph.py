@@ -86,12 +86,12 @@ async def test_the_evidence_of_an_iteration_is_complete_and_says_the_same_as_the
     folder = config.run_dir / "iterations" / "iter_001"
     names = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
     assert {"proposal.json", "prediction.md", "diff.patch", "outcome.json", "grade.md", "source/prompt.md"} <= names
-    assert {f"traces/train-{i}.json" for i in range(8)} <= names
-    trace = json.loads((folder / "traces/train-0.json").read_text(encoding="utf-8"))
+    assert {f"traces/toy-train-{i}.json" for i in range(8)} <= names
+    trace = json.loads((folder / "traces/toy-train-0.json").read_text(encoding="utf-8"))
     assert (trace["answer"], trace["expected"], trace["events"], trace["score"]) == ("fig", "fig", [MARK], 1.0)
     assert trace["calls"][0]["request"]["messages"][0]["content"] == SHORT.replace("{word}", "fig")
     matrix = (config.run_dir / "workspace" / "task_score_matrix.csv").read_text(encoding="utf-8").splitlines()
-    assert matrix[:2] == ["task,type,iter_000,iter_001", "train-0,short,0,1"]
+    assert matrix[:2] == ["task,type,iter_000,iter_001", "toy-train-0,short,0,1"]
     assert "+Reply with only the word." in (folder / "diff.patch").read_text(encoding="utf-8")
     assert not any("heldout" in p.name for p in (config.run_dir / "workspace").rglob("*"))
 
@@ -192,7 +192,7 @@ async def test_a_mechanism_that_left_no_mark_moves_no_belief(
         (prompt_edit("no placeholder\n"), "{word}"),
         (lambda scaffold: (scaffold / "agent.py").write_text("def other(): ...\n", encoding="utf-8"), "solve"),
         (lambda scaffold: None, "the same as iter_000"),
-        (prompt_edit("The word is: {word}\n# train-3\n"), "train-3"),
+        (prompt_edit("The word is: {word}\n# toy-train-3\n"), "toy-train-3"),
         (lambda scaffold: (scaffold / "link").symlink_to("/etc/passwd"), "link"),
     ],
 )
@@ -209,7 +209,7 @@ async def test_a_scaffold_that_never_calls_the_target_is_no_candidate(
     tmp_path: Path, server: ScriptedModelServer, suite: ToySuite
 ) -> None:
     def cheat(scaffold: Path) -> None:
-        text = "async def solve(task, target):\n    return task.inputs['word']\n"
+        text = "async def solve(task, target):\n    return task.inputs['word'] or await target.chat('never')\n"
         (scaffold / "agent.py").write_text(text, encoding="utf-8")
 
     ended, _ = await play(toy_config(tmp_path, server, iterations=1), suite, ScriptedProposer({1: cheat}))
@@ -233,7 +233,7 @@ async def test_a_run_goes_on_to_more_iterations_and_pays_only_for_them(
 
 
 class Interrupted(ScriptedProposer):
-    """Dies like a killed process at one step, the first time."""
+    """Fails at one step, the first time, with what no one catches."""
 
     def __init__(self, inner: ScriptedProposer, at: tuple[int, str]) -> None:
         super().__init__(inner.edits, inner.submissions)
@@ -242,7 +242,7 @@ class Interrupted(ScriptedProposer):
     async def perform(self, step: Step[T]) -> StepResult[T]:
         if (step.iteration, step.name) == self.at:
             self.at = None
-            raise asyncio.CancelledError
+            raise ConnectionResetError("the process died here")
         return await super().perform(step)
 
 
@@ -252,7 +252,7 @@ async def test_a_run_that_died_in_a_step_ends_as_one_that_did_not(
 ) -> None:
     config = toy_config(tmp_path, server)
     proposer = Interrupted(two_edits(), at)
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(ConnectionResetError):
         await play(config, suite, proposer)
     ended, _ = await play(config, suite, proposer)
     assert [c["mean"] for c in ended.state["candidates"]] == [0.0, 0.5, 1.0]
@@ -279,7 +279,7 @@ async def test_another_run_s_baseline_is_reused_without_a_call_and_only_where_al
     ended, _ = await play(second, suite, ScriptedProposer({}), baseline=first.run_dir)
     assert len(server.requests) == 8
     assert ended.state["candidates"][0]["mean"] == 0.0
-    assert (second.run_dir / "iterations/iter_000/traces/train-0.json").exists()
+    assert (second.run_dir / "iterations/iter_000/traces/toy-train-0.json").exists()
     (suite.initial_scaffold() / "prompt.md").write_text(SHORT, encoding="utf-8")
     third = toy_config(tmp_path, server, iterations=0, name="other")
     with pytest.raises(RunMismatch, match="initial scaffold"):

@@ -49,7 +49,7 @@ class ToySuite:
         (scaffold / "prompt.md").write_text(NAIVE, encoding="utf-8")
 
     def tasks(self, split: Split) -> Sequence[Task]:
-        return [Task(f"{split}-{i}", kind(word), {"word": word}) for i, word in enumerate(WORDS[split])]
+        return [Task(f"toy-{split}-{i}", kind(word), {"word": word}) for i, word in enumerate(WORDS[split])]
 
     def gold(self, task: Task) -> JSON:
         return task.inputs["word"]
@@ -155,7 +155,7 @@ GRADE = {
 
 
 def update_for(step: Step[Any]) -> dict[str, Any]:
-    trace = f"iterations/iter_{step.iteration:03d}/traces/train-0.json"
+    trace = f"iterations/iter_{step.iteration:03d}/traces/toy-train-0.json"
     if step.iteration == 0:
         claim = "The model says more than it is asked for unless the prompt forbids it."
         op = {"op": "add", "kind": "execution", "claim": claim, "confidence": 0.6, "status": "hypothesis",

@@ -26,10 +26,9 @@ from bco_graph.events import Events
 from bco_graph.protocols import Caller, Executor, Job, RunResult, Score, Suite, Task
 from bco_graph.receipts import CallRecord, Receipts, ResultRow
 from bco_graph.state import JSON, REAL_OUTCOMES, Failure, Outcome, OutcomeKind, Split
+from bco_graph.task_tables import PASS_AT
 
 GRADER_TIMEOUT_S = 60.0
-PASS_AT = 0.5
-"""A task passes with a score of at least this."""
 _INFRA = frozenset({"UpstreamUnavailable", "AuthenticationFailed", "BudgetExceeded"})
 _DEAD = "a model call of this task failed outside of the scaffold"
 
