@@ -15,7 +15,7 @@ from bco_graph.proposers.contract import Attempt
 from bco_graph.proposers.handoff import HandoffProposer
 from bco_graph.proposers.replay import ReplayProposer
 from bco_graph.proposers.tree import lay, snapshot
-from bco_graph.protocols import Caller, Step, StepResult
+from bco_graph.protocols import Caller, Proposer, Step, StepResult
 
 Reply = dict[str, Any]
 Call = tuple[str, "Mapping[str, Any] | str"]
@@ -158,7 +158,7 @@ class Nothing(TypedDict, total=False):
 
 
 async def hand_off(
-    proposer: HandoffProposer, step: Step[Any], answer: Callable[[Mapping[str, Any], int], Any]
+    proposer: Proposer, step: Step[Any], answer: Callable[[Mapping[str, Any], int], Any]
 ) -> StepResult[Any]:
     """Perform a step in a graph of one node; `answer` gets each interrupt's value and its number from 0."""
     from langgraph.checkpoint.memory import InMemorySaver

@@ -127,6 +127,12 @@ async def test_of_two_submits_in_one_reply_the_last_counts(workspace: Path) -> N
     assert "refused, 3 more tries" in model.results()[1]
 
 
+async def test_a_refused_submission_is_told_how_many_tries_are_left(workspace: Path) -> None:
+    bad = calls(("submit", {"word": "bad"}))
+    _, model = await run(workspace, bad, bad, calls(SUBMIT))
+    assert [result.split("; ")[0] for result in model.results()] == ["refused, 3 more tries", "refused, 2 more tries"]
+
+
 async def test_edits_of_one_reply_are_applied_all_or_none(workspace: Path) -> None:
     before = (workspace / "scaffold/agent.py").read_bytes()
     result, model = await run(
@@ -242,6 +248,12 @@ async def test_the_token_limit_counts_prompt_and_completion(workspace: Path) -> 
     assert "1,050 tokens were used of 1,000" in error.reasons[0]
 
 
+async def test_the_model_is_warned_before_the_tokens_run_out(workspace: Path) -> None:
+    _, model = await failure(workspace, calls(("list_files", {}), usage=(300, 0)), max_tokens=1500)
+    warned = [sum("Little is left" in str(m["content"]) for m in r["messages"]) for r in model.requests]
+    assert warned == [0, 0, 1, 1, 1]
+
+
 async def test_without_usage_tokens_are_counted_from_the_text(workspace: Path) -> None:
     reply = calls(("list_files", {}))
     del reply["usage"]
@@ -274,7 +286,8 @@ async def test_an_overflow_drops_the_oldest_results_with_a_mark_and_tries_once(w
 
 
 async def test_an_overflow_that_stays_fails_the_step(workspace: Path) -> None:
-    error, model = await failure(workspace, calls(("list_files", {})), ContextOverflow("too long"))
+    two = calls(("list_files", {}), ("list_files", {}))
+    error, model = await failure(workspace, two, ContextOverflow("too long"))
     assert error.cause == "overflow"
     assert len(model.requests) == 3
 
@@ -314,15 +327,14 @@ async def test_predict_continues_proposes_conversation_and_grade_starts_its_own(
     assert names[2] == names[3] == ["list_files", "read_file", "search", "submit"]
 
 
-async def test_another_iteration_and_a_failed_step_start_anew(workspace: Path) -> None:
-    model = ScriptedCalls(calls(SUBMIT), says(None), says(None), says(None), calls(SUBMIT), calls(SUBMIT))
+async def test_another_iteration_and_what_follows_a_failed_step_start_anew(workspace: Path) -> None:
+    model = ScriptedCalls(says(None), says(None), says(None), calls(SUBMIT), calls(SUBMIT))
     agent = proposer(model)
-    await agent.perform(make_step(workspace))
     with pytest.raises(StepFailed):
-        await agent.perform(make_step(workspace, "predict"))
-    await agent.perform(make_step(workspace, "predict"))
-    await agent.perform(make_step(workspace, "propose", iteration=2))
-    assert [len(model.requests[at]["messages"]) for at in (0, 1, 4, 5)] == [2, 5, 2, 2]
+        await agent.perform(make_step(workspace, "grade"))
+    await agent.perform(make_step(workspace, "update"))
+    await agent.perform(make_step(workspace, "grade", iteration=2))
+    assert [model.requests[at]["messages"][1]["content"] for at in (3, 4)] == ["Do update.", "Do grade."]
 
 
 async def test_the_same_step_again_starts_anew(workspace: Path) -> None:

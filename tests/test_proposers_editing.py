@@ -62,6 +62,11 @@ def test_indentation_is_never_looked_past() -> None:
         edit(b"    return 1\n", "  return 1 \n", "return 2\n")
 
 
+def test_blank_lines_match_as_they_stand_only() -> None:
+    with pytest.raises(ToolRefused, match="no match"):
+        edit(b"a\n\nb\n", "  \n", "x\n")
+
+
 def test_two_places_are_refused_with_their_lines() -> None:
     with pytest.raises(ToolRefused, match=r"2 places match `old` \(lines 1, 3\)"):
         edit(b"x = 1\ny\nx = 1\n", "x = 1", "x = 2")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from pydantic import BaseModel
@@ -13,9 +13,11 @@ from pydantic import BaseModel
 from bco_graph.config import ProposerConfig
 from bco_graph.errors import StepFailed
 from bco_graph.proposers.handoff import HandoffProposer
-from bco_graph.protocols import Step
+from bco_graph.protocols import Step, StepResult
 from bco_graph.state import StepName
 from tests.proposer_contract import hand_off
+
+T = TypeVar("T")
 
 GOOD = '{"word": "blue"}'
 
@@ -91,6 +93,34 @@ async def test_ready_without_a_file_counts_as_a_refusal(workspace: Path) -> None
         await hand_off(proposer(max_refusals=1), make_step(workspace), lambda question, number: "ready")
     assert caught.value.cause == "refused"
     assert "submission.json was not written" in caught.value.reasons[0]
+
+
+async def test_a_file_that_was_missing_then_stays_a_refusal_when_the_node_runs_again(workspace: Path) -> None:
+    def answer(question: Mapping[str, Any], number: int) -> Any:
+        if number:
+            (workspace / "submission.json").write_text(GOOD, encoding="utf-8")
+        return "ready"
+
+    assert len((await hand_off(proposer(), make_step(workspace), answer)).refusals) == 1
+
+
+class TwoSteps:
+    """Two steps in one node: the first one's answer is repeated while the second is asked."""
+
+    async def perform(self, step: Step[T]) -> StepResult[T]:
+        await proposer().perform(make_step(step.workspace))
+        return await proposer().perform(step)
+
+
+async def test_a_submission_that_was_written_since_is_not_removed_by_a_repetition(workspace: Path) -> None:
+    def answer(question: Mapping[str, Any], number: int) -> Any:
+        written = workspace / "submission.json"
+        assert not written.exists()
+        written.write_text(GOOD if number == 0 else '{"word": "draft"}', encoding="utf-8")
+        return "ready" if number == 0 else {"word": "green"}
+
+    assert (await hand_off(TwoSteps(), make_step(workspace, "predict"), answer)).value == "green"
+    assert (workspace / "submission.json").read_text(encoding="utf-8") == '{"word": "draft"}'
 
 
 async def test_a_file_outside_of_the_workspace_is_not_read(workspace: Path) -> None:

@@ -204,6 +204,11 @@ async def test_a_file_with_content_is_never_emptied_by_a_write(root: Path) -> No
     assert (root / "scaffold/pkg/__init__.py").read_bytes() == b""
 
 
+async def test_what_the_operating_system_refuses_is_told(root: Path) -> None:
+    deep = "scaffold/" + "/".join(["d" * 200] * 25)
+    assert "File name too long" in await refusal(toolbox(root), "write_file", path=deep, content="x")
+
+
 async def test_a_file_in_the_way_of_a_folder_is_named(root: Path) -> None:
     told = await refusal(toolbox(root), "write_file", path="scaffold/agent.py/x.py", content="x")
     assert "'scaffold/agent.py' is a file, not a folder" in told

@@ -152,8 +152,11 @@ def _open_paths(step: Step[Any]) -> Callable[[str], bool]:
 
 def _check_seal(step: Step[Any], seal: Seal, ended: Ended) -> list[str]:
     """Remove what was added outside of the writable paths and return it; raises StepFailed where evidence changed."""
-    removed = seal.remove_added()
-    altered = seal.altered()
+    try:
+        removed, altered = seal.remove_added(), seal.altered()
+    except OSError as error:
+        reason = f"the workspace can no longer be checked: {error}"
+        raise StepFailed(step.name, cause="tampered", reasons=[reason], raw=ended.output) from error
     scaffold = step.workspace / SCAFFOLD
     if scaffold.is_symlink() or not scaffold.is_dir():
         altered.append(f"{SCAFFOLD}/")
