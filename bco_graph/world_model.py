@@ -134,6 +134,7 @@ def lint(document: Document) -> list[str]:
     for belief in head.beliefs:
         found += strains(belief)
         entries = (*belief.evidence_for, *belief.evidence_against)
+        found += [] if entries else [f"{belief.id!r} has no evidence"]
         found += [
             f"{belief.id!r}: evidence {e.path!r} lies outside of the run" for e in entries if leaves_the_run(e.path)
         ]

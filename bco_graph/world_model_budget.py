@@ -28,7 +28,8 @@ TEXT_CHARACTERS = (600, 240, 80)
 
 _CUT = re.compile(r"(.*) \[cut: kept [0-9]{1,9}/([0-9]{1,9}) characters\]", re.DOTALL)
 
-Move = Callable[[WorldModel], WorldModel]
+Move = Callable[[WorldModel], tuple[WorldModel, int]]
+"""Makes a HEAD shorter; gives it with the characters of Markdown that were saved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,11 @@ class Compacted:
 
 def estimate_tokens(text: str) -> int:
     """Tokens of `text`, estimated as a quarter of its characters, rounded up."""
-    return math.ceil(len(text) / CHARACTERS_PER_TOKEN)
+    return _tokens(len(text))
+
+
+def _tokens(characters: int) -> int:
+    return math.ceil(characters / CHARACTERS_PER_TOKEN)
 
 
 def compact(head: WorldModel, token_budget: int, *, keep_ids: Collection[str]) -> Compacted:
@@ -50,13 +55,14 @@ def compact(head: WorldModel, token_budget: int, *, keep_ids: Collection[str]) -
     `keep_ids` are beliefs of open predictions: their texts are cut last. Raises SubmissionRefused, with what to merge
     or remove, when the beliefs' stubs alone pass the budget.
     """
-    small = head
+    small, characters = head, len(render_head(head))
     for move in _moves(head, keep_ids):
-        if estimate_tokens(render_head(small)) <= token_budget:
+        if _tokens(characters) <= token_budget:
             break
-        small = move(small)
-    if (tokens := estimate_tokens(render_head(small))) > token_budget:
-        raise SubmissionRefused([_too_large(head, tokens, token_budget)])
+        small, saved = move(small)
+        characters -= saved
+    if _tokens(characters) > token_budget:
+        raise SubmissionRefused([_too_large(head, _tokens(characters), token_budget)])
     return Compacted(small, _removed(head, small))
 
 
@@ -80,26 +86,29 @@ def _moves(head: WorldModel, keep_ids: Collection[str]) -> Iterator[Move]:
                     yield partial(_change, belief.id, partial(_cut_texts, limit))
 
 
-def _cut_note(position: int, head: WorldModel) -> WorldModel:
+def _cut_note(position: int, head: WorldModel) -> tuple[WorldModel, int]:
     old = head.experiments[position]
     new = old.model_copy(update={"note": cut_text(old.note, NOTE_CHARACTERS)})
     experiments = (*head.experiments[:position], new, *head.experiments[position + 1 :])
-    return head.model_copy(update={"experiments": experiments})
+    saved = len(render_experiment(old)) - len(render_experiment(new))
+    return head.model_copy(update={"experiments": experiments}), saved
 
 
-def _fold_oldest(head: WorldModel) -> WorldModel:
-    return head.model_copy(update={"experiments": head.experiments[1:], "folded": head.folded + 1})
+def _fold_oldest(head: WorldModel) -> tuple[WorldModel, int]:
+    new = head.model_copy(update={"experiments": head.experiments[1:], "folded": head.folded + 1})
+    before, after = (model.model_copy(update={"beliefs": ()}) for model in (head, new))
+    return new, len(render_head(before)) - len(render_head(after))
 
 
-def _change(name: str, change: Callable[[Belief], Belief], head: WorldModel) -> WorldModel:
+def _change(name: str, change: Callable[[Belief], Belief], head: WorldModel) -> tuple[WorldModel, int]:
     """`head` with one belief changed, if that makes it shorter: a mark takes room too."""
-
-    def shorter(old: Belief) -> Belief:
-        new = change(old)
-        return new if len(render_belief(new)) < len(render_belief(old)) else old
-
-    beliefs = tuple(shorter(belief) if belief.id == name else belief for belief in head.beliefs)
-    return head.model_copy(update={"beliefs": beliefs})
+    old = next(belief for belief in head.beliefs if belief.id == name)
+    new = change(old)
+    saved = len(render_belief(old)) - len(render_belief(new)) if new != old else 0
+    if saved <= 0:
+        return head, 0
+    beliefs = tuple(new if belief.id == name else belief for belief in head.beliefs)
+    return head.model_copy(update={"beliefs": beliefs}), saved
 
 
 def _keep_newest(count: int, belief: Belief) -> Belief:

@@ -138,10 +138,8 @@ def _result_problems(head: WorldModel, op: Op, name: str) -> list[str]:
 
 
 def strains(belief: Belief) -> list[str]:
-    """What does not go together in one belief, as sentences."""
+    """Where status and confidence of a belief do not go together, as sentences."""
     found = []
-    if not (belief.evidence_for or belief.evidence_against):
-        found.append(f"{belief.id!r} has no evidence")
     if belief.status == "refuted" and belief.confidence > EVEN:
         found.append(f"{belief.id!r} is refuted and yet held with confidence {belief.confidence:g}, above {EVEN:g}")
     if belief.status == "confirmed" and belief.confidence < EVEN:

@@ -6,9 +6,8 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, StringConstraints
 
-from bco_graph.probability import Probability
 from bco_graph.submissions import Text
-from bco_graph.world_model_values import BeliefKind, BeliefStatus, Evidence, Mass, Prose, Value
+from bco_graph.world_model_values import BeliefKind, BeliefStatus, Confidence, Evidence, Mass, Prose, Value
 
 Conditions = Annotated[str, StringConstraints(strip_whitespace=True, max_length=20_000)]
 
@@ -21,7 +20,7 @@ class Add(Value):
     kind: BeliefKind
     claim: Text
     conditions: Conditions = ""
-    confidence: Probability
+    confidence: Confidence
     status: BeliefStatus = "hypothesis"
     evidence_for: tuple[Evidence, ...] = ()
     evidence_against: tuple[Evidence, ...] = ()
@@ -36,7 +35,7 @@ class Revise(Value):
     id: str
     claim: Text | None = None
     conditions: Conditions | None = None
-    confidence: Probability | None = None
+    confidence: Confidence | None = None
     status: BeliefStatus | None = None
     mass: Mass | None = None
     add_evidence_for: tuple[Evidence, ...] = ()
@@ -56,7 +55,7 @@ class Merge(Value):
     into: str | None = None
     claim: Text | None = None
     conditions: Conditions | None = None
-    confidence: Probability | None = None
+    confidence: Confidence | None = None
     status: BeliefStatus | None = None
     mass: Mass | None = None
     evidence: tuple[Evidence, ...] = ()

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from decimal import Decimal
 
 from bco_graph.world_model_values import (
     RECORD_HEADING,
@@ -139,7 +138,7 @@ def render_belief(belief: Belief) -> str:
         fields.append(f"evidence:{_render_evidence(belief.evidence_for, belief.older_for)}")
     if belief.evidence_against or belief.older_against:
         fields.append(f"against:{_render_evidence(belief.evidence_against, belief.older_against)}")
-    fields.append(f"mass:~{_decimal(belief.mass).removesuffix('.0')}")
+    fields.append(f"mass:~{_decimal(belief.mass)}")
     return f"[{belief.id}] {escape_field(belief.claim)}" + "".join(f"\n{_INDENT}| {field}" for field in fields)
 
 
@@ -168,5 +167,5 @@ def render_experiment(experiment: Experiment) -> str:
 
 
 def _decimal(number: float) -> str:
-    """All digits that the number needs to come back, without an exponent."""
-    return format(Decimal(repr(abs(number))), "f")
+    """All digits of a confidence or mass, without an exponent; `0.6`, `3`."""
+    return f"{number:.6f}".rstrip("0").rstrip(".")

@@ -15,7 +15,16 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 
 from bco_graph.errors import DocumentError
 from bco_graph.probability import Probability
@@ -27,8 +36,10 @@ LETTERS: dict[BeliefKind, str] = {"execution": "E", "evaluation": "V"}
 """First letter of a belief's id. `E` is the paper's; it shows no evaluation belief."""
 
 BeliefId = Annotated[str, StringConstraints(pattern=r"^[EV][1-9][0-9]{0,8}$")]
-Mass = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-"""About how many observed failures a belief explains; not negative."""
+Confidence = Annotated[Probability, AfterValidator(lambda value: round(abs(value), 6))]
+"""In [0, 1], kept to six decimals."""
+Mass = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False), AfterValidator(lambda value: round(abs(value), 3))]
+"""About how many observed failures a belief explains; not negative, kept to three decimals."""
 Count = Annotated[int, Field(ge=0)]
 
 
@@ -82,7 +93,7 @@ class Belief(Value):
     kind: BeliefKind
     claim: Annotated[Prose, Field(min_length=1)]
     conditions: Prose = ""
-    confidence: Probability
+    confidence: Confidence
     status: BeliefStatus
     evidence_for: tuple[Evidence, ...] = ()
     """Oldest first, as is `evidence_against`."""
