@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from bco_graph.errors import StepFailed, SubmissionRefused
+from bco_graph.errors import CandidateRefused, StepFailed, SubmissionRefused
 from bco_graph.proposers.intake import Intake, take
 from bco_graph.protocols import Step
 from bco_graph.submissions import PredictSubmission
@@ -95,6 +95,14 @@ def test_a_long_wrong_value_is_shown_cut_with_its_size() -> None:
     (told,) = reasons(Delta, {"ops": "x" * 5000})
     assert "(5002 characters)" in told
     assert len(told) < 300
+
+
+def test_a_scaffold_that_cannot_be_staged_is_a_refusal_that_can_be_mended() -> None:
+    def accept(model: BaseModel) -> str:
+        raise CandidateRefused(["agent.py: is no longer a plain file"])
+
+    with pytest.raises(SubmissionRefused, match=r"agent\.py: is no longer"):
+        take(Step("propose", 1, "bco", Path("nowhere"), "", Delta, accept), '{"ops": []}')
 
 
 def test_refusals_are_counted_and_the_one_past_the_bound_fails_the_step() -> None:

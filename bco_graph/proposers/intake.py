@@ -15,7 +15,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from bco_graph.config import nearest
-from bco_graph.errors import StepFailed, SubmissionRefused
+from bco_graph.errors import CandidateRefused, StepFailed, SubmissionRefused
 from bco_graph.protocols import Step, StepResult
 from bco_graph.state import JSON
 
@@ -38,7 +38,10 @@ def take(step: Step[T], raw: str | Mapping[str, JSON]) -> tuple[T, dict[str, JSO
         model = step.schema.model_validate(submission)
     except ValidationError as error:
         raise SubmissionRefused(explain(error, step.schema)) from error
-    return step.accept(model), submission
+    try:
+        return step.accept(model), submission
+    except CandidateRefused as refused:
+        raise SubmissionRefused(refused.reasons) from refused
 
 
 class Intake(Generic[T]):
