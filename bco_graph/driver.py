@@ -66,7 +66,8 @@ async def _drive(graph: Any, thread: dict[str, Any], run: Any, answer: JSON) -> 
     await _extend(graph, thread, config, snapshot)
     run.events.emit(
         "run_started", int(snapshot.values.get("iteration", -1)) + 1, name=config.name, method=config.method,
-        iterations=config.iterations, tasks=len(run.tasks), sandbox=run.executor.sandbox.describe(), target=config.roles.target,
+        iterations=config.iterations, tasks=len(run.tasks), target=config.roles.target,
+        sandbox=run.executor.sandbox.describe(),
     )  # fmt: skip
     given: Any = Command(resume=answer) if answer is not None else (None if snapshot.values or snapshot.next else {})
     await graph.ainvoke(given, thread)

@@ -103,12 +103,16 @@ def open_run(
     if not scaffold.is_dir():
         raise ConfigError(f"the initial scaffold {str(scaffold)!r} is no folder")
     lock = folder.lock()
+    opened: _Opened | None = None
     try:
-        gateway_parts = _open_folder(
+        opened = _open_folder(
             config, folder, suite, tasks, fresh=fresh, overwrite=overwrite, extra_cache=extra_cache, offline=offline
         )
-        return _assemble(config, folder, suite, tasks, scaffold, gateway_parts, proposer, baseline, lock)
+        return _assemble(config, folder, suite, tasks, scaffold, opened, proposer, baseline, lock)
     except BaseException:
+        if opened is not None:
+            opened.gateway.close()
+            opened.receipts.close()
         lock.release()
         raise
 
@@ -234,8 +238,8 @@ def _assemble(
 
 def _task(suite: Suite, tasks: Sequence[Task]) -> str:
     return (
-        f"Raise the mean score of the scaffold in `scaffold/` on the {len(tasks)} train tasks of the suite `{suite.name}`, "
-        "by changes that will also help on tasks of the same types that nobody here has seen."
+        f"Raise the mean score of the scaffold in `scaffold/` on the {len(tasks)} train tasks of the suite "
+        f"`{suite.name}`, by changes that will also help on tasks of the same types that nobody here has seen."
     )
 
 

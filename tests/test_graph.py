@@ -192,7 +192,7 @@ async def test_a_mechanism_that_left_no_mark_moves_no_belief(
         (prompt_edit("no placeholder\n"), "{word}"),
         (lambda scaffold: (scaffold / "agent.py").write_text("def other(): ...\n", encoding="utf-8"), "solve"),
         (lambda scaffold: None, "the same as iter_000"),
-        (prompt_edit("The word is: {word}\n# toy-train-3\n"), "toy-train-3"),
+        (prompt_edit("The word is: {word}\n# toy-train-3\n"), "line 2: holds a task id"),
         (lambda scaffold: (scaffold / "link").symlink_to("/etc/passwd"), "link"),
     ],
 )

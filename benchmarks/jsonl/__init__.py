@@ -20,8 +20,8 @@ class JsonlSuite:
     """Each line is one task: `{"id": "t1", "type": "lookup", "inputs": {...}, "gold": "..."}`; `type` may be left out.
 
     `match` is `exact` (equal after normalisation) or `contains` (the normalised gold is part of the answer, as whole
-    words). Relative paths start at `base`. Normalisation: Unicode NFKC, lower case, white space squeezed, a full stop at the end dropped: the answer
-    ` 12  May. ` equals the gold `12 may`. A gold that is a list takes any of its members.
+    words). Relative paths start at `base`. Normalisation: Unicode NFKC, lower case, white space squeezed, a full stop
+    at the end dropped: ` 12  May. ` equals the gold `12 may`. A gold that is a list takes any of its members.
     """
 
     name = "jsonl"
