@@ -114,7 +114,7 @@ def test_texts_of_refuted_beliefs_are_cut_first_the_lightest_first_and_staked_on
         )
     )  # fmt: skip
     order: list[str] = []
-    for budget in (*range(tokens(head) - 1, 292, -20), 292):
+    for budget in (*range(tokens(head) - 1, 293, -20), 293):
         small = compact(head, budget, keep_ids={"E1", "E6"}).head
         order += [b.id for b in small.beliefs if b.claim.startswith("x" * 80 + " [cut: ") and b.id not in order]
     assert order == ["E5", "E4", "E2", "E3", "E6", "E1"]
