@@ -71,8 +71,8 @@ class ProposerConfig(Section):
     """How many refused submissions a step may have before it fails."""
     max_turns: Annotated[int, Field(gt=0)] = 60
     """`agent`: model calls in one step."""
-    max_tokens: Annotated[int, Field(gt=0)] = 400_000
-    """`agent`: prompt plus completion tokens in one step."""
+    max_tokens: Annotated[int, Field(gt=0)] = 2_000_000
+    """`agent`: prompt plus completion tokens in one step, the prompt of every turn counted."""
     protocol: Literal["auto", "tools", "json"] = "auto"
     """`agent`: native tool calling, or one JSON object a line; `auto` asks the model's description."""
     command: list[str] = Field(default_factory=list)

@@ -9,18 +9,16 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
 from urllib.parse import quote
 
 from bco_graph.candidates import CandidateStore
-from bco_graph.errors import SubmissionRefused
 from bco_graph.protocols import Task
 from bco_graph.receipts import Receipts, ResultRow
 from bco_graph.run_folder import DOCUMENTS, RunFolder, write_text
-from bco_graph.state import JSON, REAL_OUTCOMES, Method, candidate_id
+from bco_graph.signature import signature_hits
+from bco_graph.state import JSON, REAL_OUTCOMES, Method
 
 
 class EvidenceSurface:
@@ -114,28 +112,9 @@ class EvidenceSurface:
 
     # -- reading traces back -----------------------------------------------------------------------------------
 
-    def signature_hits(self, pattern: str, candidate: str) -> int:
-        """In how many of a candidate's task traces the live signature occurs."""
-        folder = self.root / "iterations" / candidate / "traces"
-        search = signature(pattern)
-        found = set()
-        for path in sorted(folder.glob("*.json")):
-            trace = json.loads(path.read_text(encoding="utf-8"))
-            left = {key: trace.get(key) for key in ("events", "stdout", "stderr", "calls")}
-            if any(search(text) for text in _strings(left)):
-                found.add(trace["task"])
-        return len(found)
-
-
-def signature(pattern: str) -> Any:
-    """A predicate on text: literal containment, or a search for the regular expression after `re:`."""
-    if not pattern.startswith("re:"):
-        return lambda text: pattern in text
-    try:
-        compiled = re.compile(pattern.removeprefix("re:"))
-    except re.error as error:
-        raise SubmissionRefused([f"live_signature {pattern!r} is no regular expression: {error}"]) from error
-    return lambda text: compiled.search(text) is not None
+    def signature_hits(self, pattern: str, candidate: str) -> int | None:
+        """In how many of a candidate's task traces the live signature occurs; None: not searchable in time."""
+        return signature_hits(pattern, self.root / "iterations" / candidate / "traces")
 
 
 def trace_name(task: str, repeat: int) -> str:
@@ -156,18 +135,6 @@ def write_json(path: Path, value: JSON) -> None:
     write_text(path, json.dumps(value, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
 
 
-def _strings(value: JSON) -> Iterable[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield str(key)
-            yield from _strings(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _strings(inner)
-
-
 def _cell(value: JSON) -> str:
     if value is None:
         return ""
@@ -178,10 +145,3 @@ def _csv(rows: Iterable[Sequence[str]]) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
-
-
-def source_path(folder: RunFolder, candidate: str) -> Path:
-    return folder.workspace / "iterations" / candidate / "source"
-
-
-__all__ = ["EvidenceSurface", "candidate_id", "signature", "task_means", "trace_name", "write_json"]

@@ -32,4 +32,4 @@ def _parse_text(text: str) -> float | None:
     return float(text) if _DECIMAL.fullmatch(text) else None
 
 
-Probability = Annotated[float, BeforeValidator(parse_probability), Field(ge=0, le=1)]
+Probability = Annotated[float, Field(ge=0, le=1), BeforeValidator(parse_probability)]

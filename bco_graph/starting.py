@@ -42,7 +42,7 @@ roles:                        # a target swap is this line
 proposer:
   kind: agent                 # agent | command | handoff | replay
   max_turns: 60               # agent: model calls in one step
-  max_tokens: 400000          # agent: prompt and completion tokens in one step
+  max_tokens: 2000000         # agent: prompt and completion tokens in one step, every turn's prompt counted
   max_refusals: 3
 
 evaluation:

@@ -25,6 +25,8 @@ class StepRecord(TypedDict):
     submission: dict[str, JSON] | None
     refusals: list[list[str]]
     trace_reads: int | None
+    notes: dict[str, JSON]
+    """What the proposer says of its work: turns, tokens, edits applied and refused, exit code, output."""
     raw: str
     failure: Failure | None
 
@@ -69,13 +71,13 @@ async def _ask(run: RunContext, step: Step[dict[str, JSON]]) -> StepRecord:
         run.events.emit("step_refused", step.iteration, step=step.name, reasons=list(reasons))
     return StepRecord(
         result=result.value, submission=result.submission, refusals=[list(r) for r in result.refusals],
-        trace_reads=result.trace_reads, raw="", failure=None,
+        trace_reads=result.trace_reads, notes=dict(result.notes), raw="", failure=None,
     )  # fmt: skip
 
 
 def _failed(run: RunContext, step: Step[dict[str, JSON]], failure: Failure, raw: str) -> StepRecord:
     run.events.emit("step_failed", step.iteration, **failure)
-    return StepRecord(result=None, submission=None, refusals=[], trace_reads=None, raw=raw, failure=failure)
+    return StepRecord(result=None, submission=None, refusals=[], trace_reads=None, notes={}, raw=raw, failure=failure)
 
 
 def schema_text(schema: type[BaseModel]) -> str:

@@ -65,8 +65,9 @@ def _computed(run: RunContext, prediction: Prediction, candidate: str, iteration
         # The graded candidate itself is no evidence of noise: a repaired task that breaks now is a regression.
         history_scores=score_history(run.receipts, before=iteration),
         signature_hits=SignatureHits(
-            candidate_tasks=run.evidence.signature_hits(prediction.live_signature, candidate),
-            parent_tasks=run.evidence.signature_hits(prediction.live_signature, prediction.base),
+            # What cannot be searched in time counts as not found: no belief moves on it.
+            candidate_tasks=run.evidence.signature_hits(prediction.live_signature, candidate) or 0,
+            parent_tasks=run.evidence.signature_hits(prediction.live_signature, prediction.base) or 0,
         ),
         coverage_floor=run.config.evaluation.coverage_floor,
     )

@@ -9,9 +9,9 @@ from pydantic import BaseModel
 
 from bco_graph.config import nearest
 from bco_graph.errors import SubmissionRefused
-from bco_graph.evidence import signature
 from bco_graph.records import candidates_table
 from bco_graph.runtime import RunContext
+from bco_graph.signature import signature_fault
 from bco_graph.state import JSON, BCOState, Failure, Proposal, ProposeUpdate, candidate_id
 from bco_graph.steps import perform
 from bco_graph.submissions import ProposeSubmission, ProposeWithBeliefs
@@ -46,7 +46,7 @@ def _accept(run: RunContext, iteration: int, beliefs: frozenset[str], submission
     edit = cast(ProposeSubmission, submission)
     reasons = _wrong_parent(run, edit.parent)
     if isinstance(edit, ProposeWithBeliefs):
-        signature(edit.live_signature)
+        reasons += _wrong_signature(run, edit)
         unknown = [name for name in edit.beliefs if name not in beliefs]
         reasons += [f"belief {name!r} is not in the world model{nearest(name, beliefs)}" for name in unknown]
     reasons += run.check_scaffold(run.evidence.scaffold)
@@ -64,6 +64,18 @@ def _wrong_parent(run: RunContext, parent: str) -> list[str]:
     if parent in known:
         return []
     return [f"parent {parent!r} is no evaluated candidate{nearest(parent, known)}; there are: {', '.join(known)}"]
+
+
+def _wrong_signature(run: RunContext, edit: ProposeWithBeliefs) -> list[str]:
+    """Only this mechanism may leave the mark: it must be searchable, and not stand in the parent's traces already."""
+    if fault := signature_fault(edit.live_signature):
+        return [fault]
+    hits = run.evidence.signature_hits(edit.live_signature, edit.parent)
+    if hits is None:
+        return [f"live_signature {edit.live_signature!r} takes too long to search for: give a literal"]
+    if hits:
+        return [f"live_signature {edit.live_signature!r} stands in {hits} trace(s) of {edit.parent} already"]
+    return []
 
 
 def _twin(run: RunContext, tree: str) -> str | None:

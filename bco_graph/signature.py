@@ -1,0 +1,76 @@
+"""The live signature: in how many of a candidate's task traces does the mark of its mechanism stand?
+
+A signature is a literal, or a regular expression after `re:`. An expression is searched in a process of its own, which
+is killed after a time: as a program, this file takes {"folder", "pattern"} as JSON on stdin and prints the count.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+SEARCH_TIMEOUT_S = 20.0
+_LEFT_BY_THE_SCAFFOLD = ("events", "stdout", "stderr", "calls")
+
+
+def signature_fault(pattern: str) -> str | None:
+    """Why a signature cannot be looked for, or None."""
+    if not pattern.removeprefix("re:").strip():
+        return "live_signature is empty"
+    if not pattern.startswith("re:"):
+        return None
+    try:
+        re.compile(pattern.removeprefix("re:"))
+    except re.error as error:
+        return f"live_signature {pattern!r} is no regular expression: {error}"
+    return None
+
+
+def signature_hits(pattern: str, traces: Path, *, timeout_s: float = SEARCH_TIMEOUT_S) -> int | None:
+    """How many tasks have a trace with the signature in what the scaffold left there (events, output, model calls).
+
+    None when an expression could not be searched within the time.
+    """
+    if not pattern.startswith("re:"):
+        return _count(traces, lambda text: pattern in text)
+    asked = json.dumps({"folder": str(traces), "pattern": pattern.removeprefix("re:")})
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", __file__],
+            input=asked, capture_output=True, text=True, encoding="utf-8", timeout=timeout_s, check=True,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return None
+    return int(done.stdout)
+
+
+def _count(traces: Path, found: Callable[[str], bool]) -> int:
+    tasks = set()
+    for path in sorted(traces.glob("*.json")):
+        trace = json.loads(path.read_text(encoding="utf-8"))
+        if any(found(text) for key in _LEFT_BY_THE_SCAFFOLD for text in _strings(trace.get(key))):
+            tasks.add(trace["task"])
+    return len(tasks)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield str(key)
+            yield from _strings(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _strings(inner)
+
+
+if __name__ == "__main__":
+    _asked = json.loads(sys.stdin.read())
+    _compiled = re.compile(_asked["pattern"])
+    print(_count(Path(_asked["folder"]), lambda text: _compiled.search(text) is not None))
