@@ -122,7 +122,7 @@ def test_the_body_that_could_not_be_used_is_kept(lane: str, tmp_path: Path) -> N
 
 @LANES
 def test_retry_after_is_honoured_within_the_only_retry_layer_and_recorded(lane: str, tmp_path: Path) -> None:
-    script = [Reply(status=503, headers={"Retry-After": "0.4"}), Reply(status=503), "at last"]
+    script: list[Reply | str] = [Reply(status=503, headers={"Retry-After": "0.4"}), Reply(status=503), "at last"]
     with ScriptedModelServer({"m": script}) as server, opened(tmp_path, by_lane(server, lane), retries=2) as room:
         assert text(room.ask(says("hi"))) == "at last"
         first, second, _ = (request.at for request in server.requests)
@@ -321,13 +321,14 @@ def test_any_text_is_storable_lone_surrogates_and_infinities_included(tmp_path: 
 
 def test_a_request_without_messages_or_with_a_senseless_length_is_rejected_and_recorded(tmp_path: Path) -> None:
     with ScriptedModelServer({"m": ["ok"]}) as server, opened(tmp_path, server.deployment("m")) as room:
-        for request in (
+        requests: list[dict[str, Any]] = [
             {},
             {"messages": []},
             {"messages": ["hi"]},
             says("hi", max_tokens="9"),
             says("hi", max_tokens=0),
-        ):
+        ]
+        for request in requests:
             with pytest.raises(RequestRejected):
                 room.ask(request)
         assert {call.status for call in room.calls} == {"RequestRejected"}

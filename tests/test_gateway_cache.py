@@ -56,7 +56,7 @@ def test_another_repeat_is_another_sample_and_a_second_run_finds_the_same_ones(t
 def test_each_asking_of_one_job_is_another_sample_unless_the_temperature_is_0(tmp_path: Path) -> None:
     with ScriptedModelServer({"m": counting()}) as server:
         for number, (temperature, different) in enumerate([(0.7, 3), (None, 3), (0, 1), (0.0, 1)]):
-            params = {} if temperature is None else {"temperature": temperature}
+            params: dict[str, Any] = {} if temperature is None else {"temperature": temperature}
             with opened(tmp_path / str(number), server.deployment("m", **params)) as room:
                 votes = [text(room.ask(says("vote"))) for _ in range(3)]
                 others = [text(room.ask(says("vote"), replace(JOB, candidate="iter_002"))) for _ in range(3)]

@@ -7,6 +7,7 @@ pinning.py      what is sent, whatever was asked
 lanes.py        the lane protocol, retries, the forward lane
 routed.py       the litellm lane                            library.py   importing litellm, late and quietly
 local.py        the in-process models                       gguf.py      where their weights are
+rendering.py    how each of them is spoken to
 cache.py        responses by content                        prices.py    USD per call
 replies.py      replies made whole, usage, events           failures.py  statuses as errors, redaction
 http.py         the OpenAI-compatible face, bearer tokens

@@ -80,7 +80,9 @@ def resolve(models: Models, roles: Roles, environ: Mapping[str, str]) -> Fleet:
                 f"role {role!r}, deployment {name!r}: the environment variable {missing.variable!r} is not set, "
                 f"which litellm_params.{missing.where} names; export it and run again"
             )
-    router = [entry for entry in (_router_entry(d, environ) for d in models.model_list) if entry is not None]
+    pinned = {deployed.name for deployed in found.values()}
+    entries = (_router_entry(deployment, environ, pinned) for deployment in models.model_list)
+    router = [entry for entry in entries if entry is not None]
     routes = [deployed.route for deployed in found.values()] + [entry["litellm_params"] for entry in router]
     return Fleet(found, problems, router, frozenset(_secrets(routes)))
 
@@ -145,11 +147,14 @@ def _filled(params: Mapping[str, Any], environ: Mapping[str, str], where: str = 
     return filled
 
 
-def _router_entry(deployment: Deployment, environ: Mapping[str, str]) -> dict[str, Any] | None:
+def _router_entry(deployment: Deployment, environ: Mapping[str, str], pinned: set[str]) -> dict[str, Any] | None:
+    """The parameters of a role's own deployment come with each request; those of a mere fallback stay with it."""
     try:
         params = _filled(deployment.litellm_params, environ)
     except _KeyMissing:
         return None
+    if deployment.model_name in pinned:
+        params = {name: value for name, value in params.items() if is_route(name)}
     return {"model_name": deployment.model_name, "litellm_params": params, "model_info": dict(deployment.model_info)}
 
 

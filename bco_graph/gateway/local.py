@@ -13,11 +13,12 @@ this process's stdout and stderr elsewhere.
 from __future__ import annotations
 
 import asyncio
-import json
+import atexit
 import os
+import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,24 +27,11 @@ from bco_graph.errors import ConfigError, ContextOverflow, MissingExtra, Request
 from bco_graph.gateway import gguf
 from bco_graph.gateway.deployments import Deployed
 from bco_graph.gateway.lanes import too_late
+from bco_graph.gateway.rendering import KINDS, SAMPLING, grammar_of, message_of, refuse_unknown, stops_of
 from bco_graph.state import JSON
 
 DEFAULT_WINDOW = 2048
 DEFAULT_REPLY_TOKENS = 512
-_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed", "frequency_penalty", "presence_penalty")
-_TAKEN = frozenset({"messages", "max_tokens", "max_completion_tokens", "stop", "response_format", "n", *_SAMPLING})
-
-Message = tuple[str, str]
-"""Role and text."""
-
-
-@dataclass(frozen=True)
-class _Kind:
-    """How one model is spoken to. `max_window` is what it was trained for, in tokens."""
-
-    max_window: int
-    render: Callable[[Any, Sequence[Message]], str]
-    stop: tuple[str, ...]
 
 
 def available(name: str = "smollm2-135m") -> bool:
@@ -67,19 +55,19 @@ def window_of(route: Mapping[str, Any]) -> int:
 
 
 def _check(name: str, window: int) -> None:
-    if name not in _KINDS:
-        names = ", ".join(f"local/{known}" for known in _KINDS)
+    if name not in KINDS:
+        names = ", ".join(f"local/{known}" for known in KINDS)
         raise ConfigError(f"there is no in-process model 'local/{name}'; available: {names}")
-    if not 256 <= window <= _KINDS[name].max_window:
-        raise ConfigError(f"local/{name}: n_ctx is {window}; expected 256 to {_KINDS[name].max_window} tokens")
+    if not 256 <= window <= KINDS[name].max_window:
+        raise ConfigError(f"local/{name}: n_ctx is {window}; expected 256 to {KINDS[name].max_window} tokens")
 
 
 class LocalModel:
-    """One loaded model. Thread-safe: calls wait for each other."""
+    """One loaded model. Thread-safe: calls wait for each other. It is not used again after `close`."""
 
     def __init__(self, name: str, *, window: int = DEFAULT_WINDOW, threads: int | None = None) -> None:
         _check(name, window)
-        path, kind, llama_cpp = gguf.find(name), _KINDS[name], _llama_cpp()
+        path, kind, llama_cpp = gguf.find(name), KINDS[name], _llama_cpp()
         threads = threads or max(1, min(4, (os.cpu_count() or 2) - 1))
         self.name, self.window, self._kind, self._lock = name, window, kind, threading.Lock()
         self._llama = llama_cpp.Llama(
@@ -92,7 +80,7 @@ class LocalModel:
         Raises RequestRejected for what this model cannot do, and ContextOverflow, by its own token count, where
         the prompt with the room asked for the reply is longer than the window.
         """
-        _refuse_unknown(self.name, request)
+        refuse_unknown(self.name, request)
         llama_cpp = _llama_cpp()
         with self._lock:
             prompt = self._prompt(request)
@@ -101,15 +89,19 @@ class LocalModel:
             done = self._llama.create_completion(
                 prompt,
                 max_tokens=min(room, self.window - len(prompt)),
-                stop=[*self._kind.stop, *_stops(request.get("stop"))],
-                grammar=_grammar(llama_cpp, request.get("response_format")),
+                stop=[*self._kind.stop, *stops_of(request.get("stop"))],
+                grammar=grammar_of(llama_cpp, request.get("response_format")),
                 stopping_criteria=llama_cpp.StoppingCriteriaList([lambda _tokens, _logits: stopped()]),
-                **{"temperature": 0.0, "seed": 0, **{k: request[k] for k in _SAMPLING if request.get(k) is not None}},
+                **{"temperature": 0.0, "seed": 0, **{k: request[k] for k in SAMPLING if request.get(k) is not None}},
             )
         return _reply(self.name, done)
 
+    def close(self) -> None:
+        with self._lock:
+            self._llama.close()
+
     def _prompt(self, request: Mapping[str, JSON]) -> list[int]:
-        text = self._kind.render(self._llama, [_message(message) for message in request["messages"]])
+        text = self._kind.render(self._llama, [message_of(message) for message in request["messages"]])
         prompt: list[int] = self._llama.tokenize(text.encode(), add_bos=self.name.startswith("gemma"), special=True)
         asked = request.get("max_tokens") or request.get("max_completion_tokens") or 1
         if len(prompt) + asked > self.window:
@@ -130,8 +122,19 @@ def load(name: str, *, window: int = DEFAULT_WINDOW, threads: int | None = None)
     with _loading:
         key = (name, window, threads)
         if key not in _loaded:
+            if not _loaded:
+                atexit.register(_unload)
             _loaded[key] = LocalModel(name, window=window, threads=threads)
         return _loaded[key]
+
+
+def _unload() -> None:
+    """Free the models while llama_cpp still can: later, at the interpreter's end, its destructors print tracebacks."""
+    for model in _loaded.values():
+        model.close()
+    _loaded.clear()
+    for stream in ("outnull_file", "errnull_file"):
+        getattr(sys.modules["llama_cpp._utils"], stream).close()
 
 
 @dataclass
@@ -219,58 +222,6 @@ _quiet: list[Any] = []
 """The callback that llama.cpp holds; it must live as long as the process."""
 
 
-def _refuse_unknown(name: str, request: Mapping[str, JSON]) -> None:
-    asked = {key for key, value in request.items() if value is not None and value != []}
-    unknown = sorted(asked - _TAKEN)
-    if unknown or request.get("n") not in (None, 1):
-        what = ", ".join(unknown) or "n > 1"
-        raise RequestRejected(f"local/{name} does not take {what}; it takes {', '.join(sorted(_TAKEN))}", status=400)
-
-
-def _message(message: Mapping[str, JSON]) -> Message:
-    content = message.get("content") or ""
-    if isinstance(content, list):
-        if any(not isinstance(part, Mapping) or part.get("type", "text") != "text" for part in content):
-            raise RequestRejected("models in this process read text only", status=400)
-        content = "\n".join(str(part.get("text", "")) for part in content)
-    return str(message.get("role", "user")), str(content)
-
-
-def _chat(llama: Any, messages: Sequence[Message]) -> str:
-    """SmolLM2's own template, as its file carries it."""
-    from llama_cpp.llama_chat_format import Jinja2ChatFormatter
-
-    formatter = Jinja2ChatFormatter(
-        template=llama.metadata["tokenizer.chat_template"], bos_token="<|im_start|>", eos_token="<|im_end|>"
-    )
-    shown: list[Any] = [{"role": role, "content": content} for role, content in messages]
-    return str(formatter(messages=shown).prompt)
-
-
-def _questions(_: Any, messages: Sequence[Message]) -> str:
-    """Plain text for a model that knows no chat. Of three forms tried, this one gave the shortest, best answers."""
-    names = {"user": "Question: ", "assistant": "Answer: "}
-    return "\n\n".join(names.get(role, "") + content for role, content in messages) + "\nAnswer:"
-
-
-def _stops(stop: JSON) -> list[str]:
-    return [stop] if isinstance(stop, str) else [str(item) for item in stop or []]
-
-
-def _grammar(llama_cpp: Any, response_format: JSON) -> Any:
-    """A grammar that holds the reply to JSON, or to a JSON schema, where the request asks for one."""
-    kind = (response_format or {}).get("type", "text")
-    if kind == "text":
-        return None
-    if kind == "json_object":
-        schema: JSON = (response_format or {}).get("schema") or {"type": "object"}
-    elif kind == "json_schema":
-        schema = response_format["json_schema"]["schema"]
-    else:
-        raise RequestRejected(f"response_format is {kind!r}; expected text, json_object or json_schema", status=400)
-    return llama_cpp.LlamaGrammar.from_json_schema(json.dumps(schema), verbose=False)
-
-
 def _reply(name: str, done: Mapping[str, JSON]) -> dict[str, JSON]:
     choice = done["choices"][0]
     return {
@@ -287,9 +238,3 @@ def _reply(name: str, done: Mapping[str, JSON]) -> dict[str, JSON]:
         ],
         "usage": dict(done["usage"]),
     }
-
-
-_KINDS: Mapping[str, _Kind] = {
-    "smollm2-135m": _Kind(8192, _chat, ("<|im_end|>",)),
-    "gemma3-270m": _Kind(32768, _questions, ("\n",)),
-}

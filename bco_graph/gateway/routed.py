@@ -39,6 +39,8 @@ class LitellmLane:
     def __init__(self, models: Models, fleet: Fleet) -> None:
         self._litellm = litellm()
         _apply_settings(self._litellm, models)
+        for deployed in fleet.roles.values():
+            _require_key(self._litellm, deployed)
         self._drop_params = models.litellm_settings.get("drop_params", False) is True
         self._timeout_s = models.timeout_s
         settings = {"disable_cooldowns": True, **models.router_settings, "num_retries": 0, "timeout": models.timeout_s}
@@ -121,6 +123,20 @@ def _apply_settings(module: Any, models: Models) -> None:
     for key, value in models.litellm_settings.items():
         if key != "drop_params":
             setattr(module, key, value)
+
+
+def _require_key(module: Any, deployed: Deployed) -> None:
+    """Raises ConfigError where litellm would look for a key in a variable that is not set."""
+    if deployed.lane != "litellm" or deployed.route.get("api_key") or deployed.api_base:
+        return
+    missing = [
+        name for name in module.validate_environment(deployed.model)["missing_keys"] if name.endswith("_API_KEY")
+    ]
+    if missing:
+        raise ConfigError(
+            f"role {deployed.role!r}, deployment {deployed.name!r} ({deployed.model}): no key is given; set "
+            f"litellm_params.api_key: os.environ/{missing[0]}, and export that variable"
+        )
 
 
 def _failure(module: Any, error: Exception, raw: str) -> ModelCallError:
