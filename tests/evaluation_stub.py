@@ -95,6 +95,8 @@ async def run_all(executor: LocalExecutor, source: Path, jobs: Sequence[Job]) ->
     return results
 
 
-def executor_for(socket_path: Path, *, sandbox: str = "auto", **settings: Any) -> LocalExecutor:
+def executor_for(
+    socket_path: Path, *, sandbox: str = "auto", import_timeout_s: float = 20.0, **settings: Any
+) -> LocalExecutor:
     evaluation = Evaluation.model_validate({"timeout_s": 20.0, "sandbox": sandbox, **settings})
-    return LocalExecutor(evaluation, socket_path=socket_path)
+    return LocalExecutor(evaluation, socket_path=socket_path, import_timeout_s=import_timeout_s)

@@ -117,7 +117,15 @@ async def bytes_out(task, target):
     return "right"
 
 async def environment(task, target):
-    return dict(os.environ)
+    own = dict(os.environ)
+    texts = [str(own)]
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            texts.append(path.read_text(errors="replace"))
+        except OSError:
+            pass
+    own["leaked"] = any("SECRET_X" in text for text in texts[: None if task.inputs["sandboxed"] else 1])
+    return own
 
 async def network(task, target):
     with socket.socket() as listening:
@@ -155,13 +163,16 @@ async def secrets(task, target):
         seen.append("bco_graph")
     except ImportError:
         pass
-    environments = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
+    others = []
+    for path in Path("/proc").glob("[0-9]*"):
         try:
-            environments.append(path.read_bytes())
+            (path / "mem").open("rb").close()
+            others.append(path.name)
         except OSError:
             pass
-    return [seen, any(b"SECRET_X" in text for text in environments)]
+    status = Path("/proc/self/status").read_text()
+    capabilities = status.partition("CapEff:")[2].split()[0]
+    return [seen, set(others) - {os.readlink("/proc/self")} == set(), int(capabilities, 16)]
 
 async def not_json(task, target):
     return {1, 2}
@@ -214,7 +225,7 @@ KINDS = dict(globals())
 
 KINDS = (
     *("chat", "raw", "many", "nothing", "caught", "uncaught", "boom", "segfault", "status", "leave", "busy"),
-    *("left_behind", "hanging_child", "flood", "bytes_out", "environment", "not_json", "nan", "huge", "nested"),
+    *("left_behind", "hanging_child", "flood", "bytes_out", "not_json", "nan", "huge", "nested"),
     *("repeat_number", "forged", "killed_parent", "threads", "multiprocess", "subprocesses"),
 )
 
@@ -234,6 +245,7 @@ class Evaluated:
 def _jobs(port: int, folder: Path, *, sandboxed: bool) -> list[Job]:
     places = ["/tmp/mark", "/dev/shm/mark"] if sandboxed else []
     jobs = [job(kind) for kind in KINDS]
+    jobs += [job("environment", sandboxed=sandboxed)]
     jobs += [job("survive", repeat=repeat, places=places) for repeat in range(3)]
     jobs += [job("network", port=port), job("write_source")]
     jobs += [job("secrets", paths=[__file__, str(folder), "/etc/passwd", "/home", "/var", "/sys"])]
@@ -348,7 +360,8 @@ def test_bytes_that_are_no_text_do_not_spoil_the_answer(done: Evaluated) -> None
 
 def test_only_the_named_variables_are_there(done: Evaluated) -> None:
     variables: dict[str, Any] = done.of("environment").answer
-    assert set(variables) - {"LC_CTYPE"} == {"PATH", "LANG", "HOME", "TMPDIR", "PYTHONHASHSEED"}
+    assert not variables.pop("leaked")
+    assert set(variables) == {"PATH", "LANG", "HOME", "TMPDIR", "PYTHONHASHSEED"}
     assert variables["LANG"] == "C.UTF-8"
     assert variables["PYTHONHASHSEED"] == "0"
 
@@ -394,9 +407,10 @@ def test_a_sandboxed_task_has_no_network_and_writes_nowhere_else(done: Evaluated
 def test_a_sandboxed_task_sees_no_file_variable_or_package_of_ours(done: Evaluated) -> None:
     if not done.sandboxed:
         pytest.skip("only a sandbox confines")
-    seen, secret = done.of("secrets").answer
+    seen, alone, capabilities = done.of("secrets").answer
     assert seen == []
-    assert not secret
+    assert alone
+    assert capabilities == 0
 
 
 def test_no_folder_of_a_run_is_left(done: Evaluated) -> None:

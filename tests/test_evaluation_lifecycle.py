@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import ensurepip
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import venv
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pydantic
 import pytest
 
+import bco_graph
 from bco_graph.config import Evaluation
 from bco_graph.errors import ConfigError
 from bco_graph.evaluation import LocalExecutor, Sandbox, pick_sandbox
@@ -57,12 +61,10 @@ def needs_sandbox(mode: str) -> None:
         pytest.skip(f"no sandbox here: {pick_sandbox('auto').reason}")
 
 
-async def _results(
-    tmp_path: Path, agent: str, *, jobs: int = 3, mode: str = "auto", limit_s: float = 20
-) -> list[RunResult]:
+async def _results(tmp_path: Path, agent: str, *, mode: str = "auto", import_timeout_s: float = 20) -> list[RunResult]:
     source = write_scaffold(tmp_path / "scaffold", agent)
-    executor = executor_for(NO_SOCKET, sandbox=mode, timeout_s=limit_s)
-    return await run_all(executor, source, [job(f"t{number}") for number in range(jobs)])
+    executor = executor_for(NO_SOCKET, sandbox=mode, import_timeout_s=import_timeout_s)
+    return await run_all(executor, source, [job(f"t{number}") for number in range(3)])
 
 
 @MODES
@@ -114,9 +116,9 @@ async def test_an_import_that_fails_is_the_crash_of_every_job(tmp_path: Path, ag
 async def test_an_import_that_hangs_ends_at_the_limit(tmp_path: Path, mode: str) -> None:
     needs_sandbox(mode)
     began = time.monotonic()
-    results = await _results(tmp_path, "import time\ntime.sleep(60)", mode=mode, limit_s=0.6)
+    results = await _results(tmp_path, "import time\ntime.sleep(60)", mode=mode, import_timeout_s=0.6)
     assert {result.status for result in results} == {"timeout"}
-    assert results[0].error == "importing agent.py:solve took longer than evaluation.timeout_s = 0.6 s"
+    assert results[0].error == "importing agent.py:solve took longer than the limit of 0.6 s for an import"
     assert time.monotonic() - began < 5
 
 
@@ -273,6 +275,41 @@ async def test_a_hidden_folder_is_empty_in_the_sandbox(tmp_path: Path) -> None:
     source = write_scaffold(tmp_path / "scaffold", agent)
     executor = LocalExecutor(Evaluation(), socket_path=NO_SOCKET, hide=[folder])
     assert [result.answer for result in await run_all(executor, source, [job("t")])] == [[]]
+
+
+VENV = """
+import asyncio, sys
+from pathlib import Path
+from tests.evaluation_stub import executor_for, job, run_all
+folder = Path(sys.argv[1])
+results = asyncio.run(run_all(executor_for(folder / "none", sandbox="required"), folder / "scaffold", [job("a")]))
+print(results[0].error or results[0].answer)
+"""
+IN_VENV = """
+import sys
+def solve(task, target):
+    import colorsys  # not imported before: the installation must still be there
+    try:
+        import bco_graph.errors
+    except ImportError as error:
+        return [sys.prefix, str(error)]
+"""
+
+
+def test_an_environment_below_tmp_is_seen_but_for_our_package(tmp_path: Path) -> None:
+    needs_sandbox("required")
+    write_scaffold(tmp_path / "scaffold", IN_VENV)
+    venv.create(tmp_path / "venv", symlinks=True)
+    site = next((tmp_path / "venv" / "lib").glob("python*")) / "site-packages"
+    shutil.copytree(Path(bco_graph.__file__).parent, site / "bco_graph")
+    paths = [str(Path(pydantic.__file__).parents[1]), str(tmp_path / "tests_only")]
+    shutil.copytree(Path(__file__).parent, tmp_path / "tests_only" / "tests")
+    done = subprocess.run(
+        [tmp_path / "venv" / "bin" / "python", "-c", VENV, str(tmp_path)],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(paths)}, capture_output=True, text=True,
+        check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.stdout == f"[{str(tmp_path / 'venv')!r}, \"No module named 'bco_graph.errors'\"]\n", done.stderr
 
 
 def test_where_there_is_no_sandbox_required_refuses_and_auto_says_so(tmp_path: Path) -> None:

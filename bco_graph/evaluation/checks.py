@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +15,6 @@ from bco_graph.evaluation.leaks import LeakPatterns
 from bco_graph.evaluation.local import LocalExecutor
 from bco_graph.protocols import Interface
 
-IMPORT_TIMEOUT_S = 30.0
-"""For the import of a scaffold where no executor is given."""
 _TARGET_CALLS = frozenset({"chat", "complete"})
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -46,8 +45,9 @@ def check_candidate(
     return reasons or (executor or _default_probe()).import_problems(source, interface)
 
 
+@functools.cache
 def _default_probe() -> ImportProbe:
-    return LocalExecutor(Evaluation(timeout_s=IMPORT_TIMEOUT_S), socket_path=Path("/nonexistent"))
+    return LocalExecutor(Evaluation(), socket_path=Path("/nonexistent"))
 
 
 def _placeholder_problems(source: Path, present: list[str], interface: Interface) -> Iterator[str]:

@@ -19,6 +19,7 @@ from bco_graph.evaluation.worker import remove_tree
 from bco_graph.protocols import Interface, Job, RunResult
 from bco_graph.scaffold_tree import copy_tree
 
+IMPORT_TIMEOUT_S = 30.0
 MAX_RESTARTS = 1
 """A second death of a candidate's worker ends all of its remaining jobs."""
 
@@ -28,7 +29,8 @@ class LocalExecutor:
 
     `socket_path` is the gateway's Unix socket, the only way out for a sandboxed candidate. `hide` are folders that a
     sandboxed candidate must not see although they lie where Python or the system does, such as a suite's own package;
-    ours is always hidden. Raises ConfigError when the config requires a sandbox and there is none.
+    ours is always hidden. `import_timeout_s` bounds the import of a scaffold, which happens once for all its jobs.
+    Raises ConfigError when the config requires a sandbox and there is none.
     """
 
     def __init__(
@@ -38,11 +40,13 @@ class LocalExecutor:
         socket_path: Path,
         hide: Sequence[Path] = (),
         sandbox: Sandbox | None = None,
+        import_timeout_s: float = IMPORT_TIMEOUT_S,
     ) -> None:
         self.evaluation = evaluation
         self.socket_path = socket_path
         self.hide = tuple(hide)
         self.sandbox = sandbox or pick_sandbox(evaluation.sandbox)
+        self.import_timeout_s = import_timeout_s
 
     async def run(
         self,
@@ -96,7 +100,7 @@ class LocalExecutor:
     def _workers(self, source: Path, interface: Interface) -> Iterator[_Workers]:
         """Workers on a copy of the source, so that what is run is exactly what was admitted."""
         folder = Path(tempfile.mkdtemp(prefix="bco-run-"))
-        workers = _Workers(interface.entry, self.evaluation)
+        workers = _Workers(interface.entry, self.evaluation, self.import_timeout_s)
         try:
             (folder / "work").mkdir()
             copy_tree(source, folder / "scaffold")
@@ -118,6 +122,7 @@ class _Workers:
 
     entry: str
     evaluation: Evaluation
+    import_timeout_s: float
     launch: Launch | None = None
     refusal: NotStarted | None = None
     _started: list[WorkerProcess] = field(default_factory=list)
@@ -144,11 +149,14 @@ class _Workers:
                 raise self.refusal
             assert self.launch is not None
             try:
-                self._started.append(await WorkerProcess.start(self.launch, self.entry, self.evaluation))
+                worker = await WorkerProcess.start(
+                    self.launch, self.entry, self.evaluation, import_timeout_s=self.import_timeout_s
+                )
             except NotStarted as error:
                 self.refusal = error
                 raise
-            return self._started[-1]
+            self._started.append(worker)
+            return worker
 
     def kill(self) -> None:
         for worker in self._started:

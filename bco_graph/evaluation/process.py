@@ -70,7 +70,9 @@ class WorkerProcess:
     _readers: list[asyncio.Task[None]] = field(default_factory=list)
 
     @classmethod
-    async def start(cls, launch: Launch, entry: str, evaluation: Evaluation) -> WorkerProcess:
+    async def start(
+        cls, launch: Launch, entry: str, evaluation: Evaluation, *, import_timeout_s: float
+    ) -> WorkerProcess:
         """Start a worker and wait until it has imported the scaffold. Raises NotStarted, with the process gone."""
         try:
             process = await asyncio.create_subprocess_exec(
@@ -84,7 +86,7 @@ class WorkerProcess:
         started = cls(process, process.stdin, process.stdout, evaluation.timeout_s)
         started._readers.append(asyncio.create_task(started._keep_output()))
         try:
-            await started._handshake(_hello(launch, entry, evaluation), entry)
+            await started._handshake(_hello(launch, entry, evaluation), entry, import_timeout_s)
         except BaseException:
             started.kill()
             await started.wait()
@@ -143,7 +145,7 @@ class WorkerProcess:
         while chunk := await self.process.stderr.read(1 << 16):
             self._output.add(chunk)
 
-    async def _handshake(self, settings: Mapping[str, JSON], entry: str) -> None:
+    async def _handshake(self, settings: Mapping[str, JSON], entry: str, import_timeout_s: float) -> None:
         """Raises NotStarted: `broken` before the import of the scaffold began, then what the scaffold did."""
         began = time.monotonic()
         self._send(settings)
@@ -153,9 +155,9 @@ class WorkerProcess:
         if hello.get("hello") is not True:
             await self._refuse("broken", "the worker did not start", began)
         try:
-            said = await asyncio.wait_for(self._line(), self.limit_s)
+            said = await asyncio.wait_for(self._line(), import_timeout_s)
         except TimeoutError:
-            error = f"importing {entry} took longer than {worker.LIMIT_NAME} = {self.limit_s:g} s"
+            error = f"importing {entry} took longer than the limit of {import_timeout_s:g} s for an import"
             await self._refuse("timeout", error, began)
         if "failed" in said:
             await self._refuse("crashed", f"importing {entry} failed: {said['failed']}", began)

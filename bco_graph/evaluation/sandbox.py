@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -190,8 +191,10 @@ def _links_to_python(shown: Sequence[Path]) -> list[tuple[str, str]]:
 
 
 def _to_hide(hide: Sequence[Path], shown: Sequence[Path]) -> list[Path]:
-    """Suites and their gold answers lie in our package: a candidate sees it empty."""
-    folders = [_WORKER.parents[1], *hide]
+    """Suites and their gold answers lie in our package: a candidate sees it empty, this copy and an installed one."""
+    package = _WORKER.parents[1]
+    installed = [Path(sysconfig.get_path(name), package.name) for name in ("purelib", "platlib")]
+    folders = [package, *installed, *hide]
     both = dict.fromkeys(form for folder in folders for form in (folder.absolute(), folder.resolve()))
     return [path for path in both if path.is_dir() and any(path.is_relative_to(folder) for folder in shown)]
 

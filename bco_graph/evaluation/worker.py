@@ -558,6 +558,15 @@ class Worker:
             self.start(json.loads(line))
 
     def start(self, job: dict[str, Json]) -> None:
+        try:
+            self._start(job)
+        except OSError as error:
+            fault = {"status": "broken", "error": f"the task's process could not be started: {describe(error)}"}
+            write_line(
+                self.results, {"job": job["job"], "seconds": 0.0, "stdout": "", "stderr": "", "events": []} | fault
+            )
+
+    def _start(self, job: dict[str, Json]) -> None:
         pipes, ends = {}, {}
         for name in ("result", "stdout", "stderr"):
             pipes[name], ends[name] = os.pipe()
