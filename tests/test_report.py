@@ -162,10 +162,13 @@ class MadeRun:
         self.step(iteration, "update", document, delta.to_json())
         self.receipts.add_step(iteration, "document", document)
 
-    def call(self, role: str, *, usd: float | None, cached: bool = False, key: str = "k", response: str = "{}") -> None:
+    def call(
+        self, role: str, *, usd: float | None, cached: bool = False, key: str = "k", response: str = "{}",
+        status: str = "ok",
+    ) -> None:  # fmt: skip
         record = CallRecord(
             role=role, candidate="iter_000", task="t0", repeat=0, step="", deployment=f"{role}-deployment",
-            model="toy", key=key, cached=cached, attempts=0 if cached else 1, status="ok", prompt_tokens=1200,
+            model="toy", key=key, cached=cached, attempts=0 if cached else 1, status=status, prompt_tokens=1200,
             cached_tokens=0, completion_tokens=34, usd=usd, seconds=0.5, request="{}", response=response, changes={},
         )  # fmt: skip
         self.receipts.add_call(record)

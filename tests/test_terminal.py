@@ -6,7 +6,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
@@ -394,13 +394,13 @@ def test_a_finished_log_is_read_to_its_end(tmp_path: Path) -> None:
             **{k: v for k, v in item.items() if k not in ("v", "at", "type", "iteration")},
         )
     got: list[Event] = []
-    assert follow(tmp_path / "events.jsonl", got.append, stop=lambda: False)
+    assert follow(tmp_path / "events.jsonl", got.append, stop=within())
     assert [item["type"] for item in got] == [item["type"] for item in WHOLE]
 
 
 def test_a_growing_log_is_followed_and_a_half_written_line_is_waited_for(tmp_path: Path) -> None:
     path, got = tmp_path / "events.jsonl", list[Event]()
-    reader = threading.Thread(target=follow, args=(path, got.append), kwargs={"stop": lambda: False})
+    reader = threading.Thread(target=follow, args=(path, got.append), kwargs={"stop": within()})
     reader.start()
     first, last = json.dumps(started()), json.dumps(ended())
     with path.open("w", encoding="utf-8") as file:
@@ -419,7 +419,7 @@ def test_a_line_that_a_crash_tore_is_passed_over_with_a_note(tmp_path: Path) -> 
     path = tmp_path / "events.jsonl"
     path.write_text('{"v":1,"ty' + json.dumps(started()) + "\n" + json.dumps(ended()) + "\n", encoding="utf-8")
     got: list[Event] = []
-    assert follow(path, got.append, stop=lambda: False)
+    assert follow(path, got.append, stop=within())
     assert [item["type"] for item in got] == ["unreadable", "run_ended"]
     assert "line 1 of the event log is torn" in seen(got[:1])
 
@@ -429,7 +429,7 @@ def test_the_end_of_a_run_that_was_resumed_is_not_the_end(tmp_path: Path) -> Non
     log = [started(), ended(stop="budget"), started(4), ended()]
     path.write_text("".join(json.dumps(item) + "\n" for item in log), encoding="utf-8")
     got: list[Event] = []
-    assert follow(path, got.append, stop=lambda: False)
+    assert follow(path, got.append, stop=within())
     assert len(got) == 4
     path.write_text("".join(json.dumps(item) + "\n" for item in [*log, started(5)]), encoding="utf-8")
     assert not follow(path, got.append, stop=lambda: True)
@@ -439,7 +439,7 @@ def test_held_out_looks_after_the_end_do_not_undo_it(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     log = [started(), ended(), evaluation(split="heldout")]
     path.write_text("".join(json.dumps(item) + "\n" for item in log), encoding="utf-8")
-    assert follow(path, lambda item: None, stop=lambda: False)
+    assert follow(path, lambda item: None, stop=within())
 
 
 def test_following_stops_when_it_is_told_to_with_all_that_was_written_shown(tmp_path: Path) -> None:
@@ -450,7 +450,13 @@ def test_following_stops_when_it_is_told_to_with_all_that_was_written_shown(tmp_
     assert len(got) == 1
 
 
-def wait_for(condition: Any, seconds: float = 10.0) -> None:
+def within(seconds: float = 10.0) -> Callable[[], bool]:
+    """Tells a follower to stop once it has taken too long."""
+    limit = time.monotonic() + seconds
+    return lambda: time.monotonic() > limit
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> None:
     limit = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < limit, "it did not happen in time"
