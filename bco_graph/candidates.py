@@ -80,6 +80,7 @@ class CandidateStore:
 
     def checkout(self, tree: str, folder: Path) -> None:
         """Write a tree's files into a folder that is emptied first."""
+        folder = folder.resolve()
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         with tempfile.TemporaryDirectory(prefix="bco-checkout-") as scratch:

@@ -97,7 +97,7 @@ def open_run(
     """
     config = _with_target(config, target)
     suite = suite or load_suite(config)
-    folder = RunFolder(config.run_dir)
+    folder = RunFolder(config.run_dir.resolve())
     tasks = take(suite.tasks("train"), config.evaluation.train)
     scaffold = Path(config.scaffold) if config.scaffold else suite.initial_scaffold()
     if not scaffold.is_dir():

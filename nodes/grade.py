@@ -85,9 +85,9 @@ def _grade(
     run: RunContext, iteration: int, candidate: str, computed: Computed, result: dict[str, JSON] | None, failure: JSON
 ) -> Grade:
     reading = result["reading"] if result else {}
-    paper = run.config.grading == "paper" and bool(reading)
+    verdict = reading["verdict"] if run.config.grading == "paper" and reading else computed.verdict
     return Grade(
-        iteration=iteration, candidate=candidate, verdict=reading["verdict"] if paper else computed.verdict,
-        cause=reading.get("cause"), computed=computed.to_json(), reading=reading or None,
+        iteration=iteration, candidate=candidate, verdict=verdict,
+        cause=reading.get("cause") if verdict in _MISSES else None, computed=computed.to_json(), reading=reading or None,
         differences=result["differences"] if result else [], failure=failure,
     )  # fmt: skip

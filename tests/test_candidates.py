@@ -111,3 +111,10 @@ def test_nothing_of_the_person_s_git_config_counts(
     store.admit(0, tree, None)
     store.checkout(tree, tmp_path / "out")
     assert read(tmp_path / "out") == ODD
+
+
+def test_a_relative_folder_will_do(store: CandidateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tree = CandidateStore(Path("candidates.git")).stage(lay(Path("in"), ODD))
+    store.checkout(tree, Path("out"))
+    assert read(tmp_path / "out") == ODD

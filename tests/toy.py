@@ -42,8 +42,8 @@ class ToySuite:
     name = "toy"
     interface = Interface(placeholders={"prompt.md": ["{word}"]})
 
-    def __init__(self, scaffold: Path) -> None:
-        self._scaffold = scaffold
+    def __init__(self, scaffold: Path | str) -> None:
+        scaffold = self._scaffold = Path(scaffold)
         scaffold.mkdir(parents=True, exist_ok=True)
         (scaffold / "agent.py").write_text(AGENT, encoding="utf-8")
         (scaffold / "prompt.md").write_text(NAIVE, encoding="utf-8")
