@@ -373,3 +373,21 @@ def test_history_may_grow_and_do_nothing_else() -> None:
         check_append_only(Document(history=RECORDS), altered)
     with pytest.raises(DocumentError, match="record 1,"):
         check_append_only(RECORDS, RECORDS[1:])
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        (r"a \| b \[x\] &#124; &#65;", "a | b [x] | A"),
+        (r"C:\data ends on \\", "C:\\data ends on \\"),
+        ("&#55296; &#57343; &#9999999; &amp; \\&#65;", "&#55296; &#57343; &#9999999; &amp; &#65;"),
+        ("one\\\n  two\\\\\n  three", "one\ntwo\\ three"),
+        ("and /\n  or", "and / or"),
+        ("and\n  / or", "and / or"),
+        ("ends in a backslash \\", "ends in a backslash \\"),
+    ],
+)
+def test_an_escape_written_by_hand_is_read_as_markdown_reads_it(written: str, meant: str) -> None:
+    document = parse_document(HEAD.replace("[E1] a", f"[E1] {written}") + "## Experiments\n")
+    assert document.head.beliefs[0].claim == meant
+    assert parse_document(render_document(document)) == document
