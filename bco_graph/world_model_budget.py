@@ -96,8 +96,8 @@ def _cut_note(position: int, head: WorldModel) -> tuple[WorldModel, int]:
 
 def _fold_oldest(head: WorldModel) -> tuple[WorldModel, int]:
     new = head.model_copy(update={"experiments": head.experiments[1:], "folded": head.folded + 1})
-    before, after = (model.model_copy(update={"beliefs": ()}) for model in (head, new))
-    return new, len(render_head(before)) - len(render_head(after))
+    before = WorldModel(experiments=head.experiments[:1], folded=head.folded)
+    return new, len(render_head(before)) - len(render_head(WorldModel(folded=new.folded)))
 
 
 def _change(name: str, change: Callable[[Belief], Belief], head: WorldModel) -> tuple[WorldModel, int]:
