@@ -161,6 +161,11 @@ class HistoryRecord(Value):
     text: Prose
     heading: Prose = ""
 
+    @property
+    def markdown(self) -> str:
+        """Heading and text; a record made from its iteration and this has the same heading and text."""
+        return f"{self.heading}\n{self.text}"
+
     @model_validator(mode="before")
     @classmethod
     def _has_heading(cls, given: Any) -> Any:

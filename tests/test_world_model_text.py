@@ -272,6 +272,8 @@ def test_a_record_takes_its_heading_from_its_text_or_else_from_its_iteration() -
     assert (own.heading, own.text) == ("### iter_012 -> iter_016 distill", "- Mode: refine")
     assert HistoryRecord(iteration=0, text="").heading == "### iter_000 distill"
     assert HistoryRecord(iteration=16, text="x").heading == "### iter_015 -> iter_016 distill"
+    assert own.markdown == "### iter_012 -> iter_016 distill\n- Mode: refine"
+    assert HistoryRecord(iteration=16, text=own.markdown) == own
     other = HistoryRecord(iteration=5, text="### iter_004\nx")
     assert (other.heading, other.text) == ("### iter_004 -> iter_005 distill", "### iter_004\nx")
     with pytest.raises(ValueError, match="no heading for a record of iteration 5"):
