@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from bco_graph.events import Events
 from bco_graph.prediction import Prediction, build_prediction, render_prediction, seal
 from bco_graph.receipts import CallRecord, Receipts, ResultRow
 from bco_graph.report.patches import diff_stat
-from bco_graph.report.reading import last_run_event
+from bco_graph.report.reading import BLOCK_BYTES, last_run_event
 from bco_graph.report.show import diff, show
 from bco_graph.report.status import render_status, status
 from bco_graph.report.table import table
@@ -387,6 +388,13 @@ def test_the_last_event_of_a_run_is_found_behind_any_number_of_others(tmp_path: 
     assert last_run_event(tmp_path / "none.jsonl") is None
 
 
+def test_the_last_event_of_a_run_is_found_where_blocks_meet(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    for size in range(BLOCK_BYTES - 60, BLOCK_BYTES + 10, 5):
+        path.write_text('{"type":"run_started"}\n{"at":1,"type":"run_ended","x":"é"}\n' + "x" * size, encoding="utf-8")
+        assert (last_run_event(path) or {}).get("type") == "run_ended"
+
+
 def test_a_folder_without_a_run_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(RunUnreadable, match=r"no run\.json"):
         status(RunFolder(tmp_path))
@@ -543,6 +551,13 @@ def test_text_of_a_model_steers_neither_the_terminal_nor_the_markup(tmp_path: Pa
     assert "[red]\\x1b[2J gone\\u202e [/nothing]" in text
     assert "\\x1b]0;title\\x07" in diff(folder, "iter_000", "iter_001")
     assert not re.search("[\x00-\x08\x0b-\x1f]", text + diff(folder, "iter_000", "iter_001"))
+
+
+def test_names_in_tables_are_no_markup(tmp_path: Path) -> None:
+    run = MadeRun(tmp_path / "quick", method="vanilla", name="x")
+    run.receipts.add_result(replace(run.results("train", 0, [0.0] * 4)[0], task="t9", type="[red]odd[/] \x1b[2J"))
+    run.receipts.add_step(0, "evaluate", dict(sum_up(0, "iter_000", None, run.receipts.results("train", "iter_000"))))
+    assert "[red]odd[/] \\x1b[2J" in rendered(show(run.close(), "iter_000")[1])
 
 
 # -- two candidates, several runs ----------------------------------------------------------------------------------

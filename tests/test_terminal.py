@@ -200,7 +200,7 @@ def test_each_kind_of_belief_change_has_its_words(change: dict[str, Any], expect
 
 
 def test_events_that_a_resumed_node_repeats_are_told_once() -> None:
-    again = [WHOLE[0], *WHOLE[6:9], *WHOLE[6:11]]
+    again = [WHOLE[0], *WHOLE[6:11], *WHOLE[6:11]]
     text = seen(again)
     for word in ("mechanism", "predicted", "outcome", "grade", "beliefs"):
         assert text.count(f"  {word} ") == 1
@@ -242,6 +242,13 @@ def test_no_line_is_wider_than_the_console_and_none_ends_in_blanks(width: int) -
     lines = seen([*WHOLE[:-1], wide, *slow, failed, WHOLE[-1]], width=width).split("\n")
     assert max(cell_len(line) for line in lines) <= width
     assert [line for line in lines if line != line.rstrip()] == []
+
+
+@pytest.mark.parametrize("width", range(40, 60))
+def test_no_figure_is_lost_where_rows_are_narrow(width: int) -> None:
+    row = " ".join(seen(WHOLE[4:9], width=width).split())
+    assert "mean 0.600 22/40 passed +0.100 on iter_001 best so far" in row
+    assert "+0.120 [+0.040, +0.200] on lookup, 2 tasks confidence 0.70" in row
 
 
 def test_long_prose_is_cut_with_a_mark_and_is_one_line() -> None:
@@ -358,6 +365,14 @@ def test_a_held_out_evaluation_is_named_as_one() -> None:
     text = bare(on_terminal([held, {**task(3, time.time()), "split": "heldout"}]))
     assert "iter_000 held-out  " in text
     assert "3/40 tasks" in text
+
+
+def test_no_bar_is_left_when_the_last_task_is_done() -> None:
+    file = StringIO()
+    view = RunView(Console(file=file, force_terminal=True, _environ={"TERM": "xterm"}))
+    for item in (evaluation(split="heldout", at=time.time()), *(task(i, time.time()) for i in range(1, 41))):
+        view(item)
+    assert file.getvalue().rfind("\x1b[?25h") > file.getvalue().rfind("\x1b[?25l")
 
 
 def test_verdicts_are_coloured_unless_colours_are_off() -> None:

@@ -65,11 +65,10 @@ def _stop(run: Reading) -> str | None:
         return None
     if iteration >= run.config["iterations"]:
         return "iterations"
-    limit = run.config["max_failures"]
-    recent = [outcome["failure"] for _, _, outcome in outcomes[-limit:]]
+    recent = [outcome["failure"] for _, _, outcome in outcomes[-run.config["max_failures"] :]]
     if recent[-1] and recent[-1]["cause"] == "budget":
         return "budget"
-    return "failures" if len(recent) == limit and all(recent) else None
+    return "failures" if all(recent) else None  # the baseline is among the first ones, and no failure
 
 
 def _dead_baseline(run: Reading) -> str | None:
