@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from bco_graph.config import check_config
+from bco_graph.driver import drive
 from bco_graph.errors import ConfigError
 from bco_graph.export import export_recording, export_scaffold
 from bco_graph.gateway.cache import ResponseCache
@@ -14,7 +16,9 @@ from bco_graph.proposers.replay import ReplayProposer
 from bco_graph.protocols import Step
 from bco_graph.run_folder import RunFolder
 from bco_graph.submissions import ProposeWithBeliefs
+from bco_graph.testing import ScriptedModelServer
 from tests.test_report import PROMPT, MadeRun, bco_run
+from tests.toy import SHORT, ScriptedProposer, ToySuite, answer, prompt_edit, toy_config
 
 ODD = {
     "prompt.md": b"\xef\xbb\xbfThe word is: {word}\r\nno newline",
@@ -128,6 +132,21 @@ async def test_the_replay_proposer_takes_the_recording_and_lays_the_same_source(
     result = await ReplayProposer(tmp_path / "rec").perform(step)
     assert result.value == "only-the-word"
     assert files(workspace / "scaffold")["notes/new.txt"] == b"a\nb\n"
+
+
+async def test_a_recorded_run_is_played_again_without_a_model_and_comes_to_the_same(tmp_path: Path) -> None:
+    edits = ScriptedProposer({1: prompt_edit(SHORT, "asked-alone")})
+    suite = ToySuite(tmp_path / "initial")
+    with ScriptedModelServer({"toy-model": answer}) as server:
+        config = toy_config(tmp_path / "live", server, iterations=1)
+        live = await drive(config, suite=suite, proposer=edits)
+    export_recording(RunFolder(config.run_dir), tmp_path / "rec")
+    proposer = {"kind": "replay", "recording": str(tmp_path / "rec")}
+    again = check_config({**config.model_dump(), "runs": str(tmp_path / "again"), "proposer": proposer})
+    replayed = await drive(again, suite=suite, extra_cache=tmp_path / "rec" / "cache.sqlite", offline=True)
+    assert live.state["candidates"] == replayed.state["candidates"]
+    assert [item["mean"] for item in replayed.state["candidates"]] == [0.0, 0.5]
+    assert live.state["world_model"] == replayed.state["world_model"]
 
 
 def test_responses_are_those_that_a_replay_asks_for_and_only_answers(tmp_path: Path) -> None:

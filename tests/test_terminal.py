@@ -113,7 +113,7 @@ def test_an_iteration_is_told_from_the_edit_to_what_was_learned() -> None:
 def test_a_run_begins_with_what_it_is_and_ends_with_the_best_beside_the_untouched_baseline() -> None:
     text = seen(WHOLE)
     assert text.startswith(
-        "\nquick  method bco  12 iterations  40 train tasks\n  target     smol  sandbox bubblewrap\n"
+        "\nquick  method bco  12 iterations  40 train tasks\n  target     smol\n  sandbox    bubblewrap\n"
     )
     assert text[text.index("ended") :] == (
         "ended  all iterations were run\n"
@@ -213,8 +213,10 @@ def test_a_resumed_run_knows_the_means_from_before() -> None:
     assert "+0.100 on iter_001  +0.200 on baseline" in text
 
 
-def test_a_run_without_a_sandbox_says_so() -> None:
-    assert "sandbox none  candidates run unconfined" in seen([started(sandbox="none")])
+def test_a_run_without_a_sandbox_stands_out() -> None:
+    bare_run = started(sandbox="none: candidates run as plain processes")
+    assert "\x1b[33mnone: candidates run as plain processes" in on_terminal([bare_run])
+    assert "\x1b[33m" not in on_terminal([started()])
 
 
 def test_an_error_that_ends_the_run_is_shown() -> None:
@@ -291,10 +293,14 @@ def progress(events: Iterable[Event]) -> list[str]:
     return [line.strip() for line in seen(events).splitlines() if line.startswith("  evaluate")]
 
 
-def test_a_log_gets_a_line_a_quarter_however_fast_it_goes() -> None:
-    lines = progress([evaluation(400), *(task(i, 1000 + i / 100, 400) for i in range(1, 401))])
+def test_a_log_gets_a_line_a_quarter() -> None:
+    lines = progress([evaluation(400), *(task(i, 1000 + i / 20, 400) for i in range(1, 401))])
     assert [line.split()[1] for line in lines] == ["100/400", "200/400", "300/400"]
-    assert lines[0] == "evaluate   100/400 tasks  100.0/s  0:03 left"
+    assert lines[0] == "evaluate   100/400 tasks  20.0/s  0:15 left"
+
+
+def test_an_evaluation_of_seconds_is_told_by_its_outcome_alone() -> None:
+    assert progress([evaluation(400), *(task(i, 1000 + i / 250, 400) for i in range(1, 401))]) == []
 
 
 def test_a_slow_evaluation_speaks_within_ten_seconds_and_then_less_often() -> None:

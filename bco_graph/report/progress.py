@@ -6,6 +6,8 @@ from bco_graph.events import Event
 from bco_graph.report.wording import duration, tokens, usd
 
 QUARTERS = 4
+SHORTEST_PAUSE_S = 2.0
+"""Between two lines, so that an evaluation of seconds is told by its outcome alone."""
 FIRST_PAUSE_S = 10.0
 LONGEST_PAUSE_S = 300.0
 
@@ -40,7 +42,7 @@ class Progress:
 
     def line_due(self, now: float) -> bool:
         """Whether a log gets a line now: at each quarter, and in between after 10 s, then 20 s, 40 s, up to 300 s."""
-        if self.over:
+        if self.over or now - self._spoke < SHORTEST_PAUSE_S:
             return False
         if self._quarter_now() > self._quarter:
             self._quarter, self._spoke = self._quarter_now(), now

@@ -80,8 +80,7 @@ class Story:
         self._run = event
         for candidate in event.get("candidates", []):
             self._means[candidate["id"]] = candidate["mean"]
-        sandbox = event["sandbox"]
-        bare = sandbox in ("none", "off")
+        sandbox = one_line(event["sandbox"])
         return [
             heading(
                 (one_line(event["name"]), "bold"),
@@ -90,12 +89,8 @@ class Story:
                 (count(event["tasks"], "train task"), ""),
                 (f"goes on at {candidate_id(event['iteration'])}" if event["iteration"] > 0 else "", "cyan"),
             ),
-            fact(
-                "target",
-                (one_line(event["target"]), ""),
-                (f"sandbox {sandbox}", "yellow" if bare else ""),
-                ("candidates run unconfined" if bare else "", "yellow"),
-            ),
+            fact("target", (one_line(event["target"]), "")),
+            fact("sandbox", (sandbox, "yellow" if sandbox.startswith("none") else "")),
         ]
 
     def _run_failed(self, event: Event) -> list[Line]:
