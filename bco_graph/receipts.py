@@ -198,15 +198,20 @@ class Receipts:
                  time.time()),
             )  # fmt: skip
 
-    def calls_of(self, candidate: str, task: str, repeat: int) -> list[CallRecord]:
-        """Calls of one job in the order they ended."""
+    def last_call(self) -> int:
+        """Number of the newest call; 0 before the first."""
+        return int(self._one("select coalesce(max(id), 0) from calls")[0])
+
+    def calls_of(self, candidate: str, task: str, repeat: int, *, after: int = 0) -> list[CallRecord]:
+        """The target's calls of one job with a number above `after`, in the order they ended."""
         rows = self._all(
             "select role, candidate, task, repeat, step, deployment, model, key, cached, attempts, status,"
             " prompt_tokens, cached_tokens, completion_tokens, usd, seconds, request, response, changes"
-            " from calls where candidate=? and task=? and repeat=? and role='target' order by id",
+            " from calls where candidate=? and task=? and repeat=? and role='target' and id>? order by id",
             candidate,
             task,
             repeat,
+            after,
         )
         return [_call(row) for row in rows]
 

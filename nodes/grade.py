@@ -87,7 +87,12 @@ def _grade(
     reading = result["reading"] if result else {}
     verdict = reading["verdict"] if run.config.grading == "paper" and reading else computed.verdict
     return Grade(
-        iteration=iteration, candidate=candidate, verdict=verdict,
-        cause=reading.get("cause") if verdict in _MISSES else None, computed=computed.to_json(), reading=reading or None,
-        differences=result["differences"] if result else [], failure=failure,
-    )  # fmt: skip
+        iteration=iteration,
+        candidate=candidate,
+        verdict=verdict,
+        cause=reading.get("cause") if verdict in _MISSES else None,
+        computed=computed.to_json(),
+        reading=reading or None,
+        differences=result["differences"] if result else [],
+        failure=failure,
+    )

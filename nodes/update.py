@@ -6,6 +6,7 @@ stays byte-identical; HISTORY grows by a record in every case.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
@@ -19,6 +20,9 @@ from bco_graph.runtime import RunContext
 from bco_graph.state import JSON, BCOState, UpdateUpdate, candidate_id
 from bco_graph.steps import StepRecord, perform
 from bco_graph.world_model import Delta, Experiment, WorldModel, apply, compact, history_record, record_experiment
+
+EDIT_CHARACTERS = 400
+"""Of an edit's name and mechanism in an experiment's line."""
 
 
 async def update(state: BCOState, *, run: RunContext) -> UpdateUpdate:
@@ -38,68 +42,74 @@ async def _document(state: BCOState, run: RunContext, iteration: int, head: Worl
     if failure := state["outcome"]["failure"]:
         text = f"No candidate: step {failure['step']} failed ({failure['cause']}): {'; '.join(failure['reasons'])}"
         return {"head": head.to_json(), "changes": [], "history": f"### {candidate_id(iteration)}\n{text}\n"}
-    graded = iteration > 0
-    distill = _distill(state, run) if graded else ""
-    touched = _touched(state) if graded else None
-    record = await _ask(run, iteration, head, distill, touched)
-    if record["result"] is None:
-        reasons = record["failure"]["reasons"] if record["failure"] else []
-        refused = f"Update refused, the beliefs stay as they were: {'; '.join(reasons)}\n"
-        changed: dict[str, JSON] = {"head": head.to_json(), "changes": [], "history": distill + "\n" + refused}
-    else:
-        changed = record["result"]
-    return _close(state, run, changed, graded=graded)
+    graded = _Graded.of(state, run) if iteration > 0 else None
+    record = await _ask(run, iteration, head, graded)
+    if record["result"] is not None:
+        return record["result"]
+    reasons = record["failure"]["reasons"] if record["failure"] else []
+    refused = f"Update refused, the beliefs stay as they were: {'; '.join(reasons)}\n"
+    history = f"{graded.distill}\n{refused}" if graded else f"### {candidate_id(iteration)}\n{refused}"
+    head = record_experiment(head, graded.experiment) if graded and graded.experiment else head
+    return {"head": head.to_json(), "changes": [], "history": history}
 
 
-async def _ask(
-    run: RunContext, iteration: int, head: WorldModel, distill: str, touched: frozenset[str] | None
-) -> StepRecord:
-    fields = {"document_path": run.evidence.document or ""}
-    accept = partial(_accept, run, iteration, head, distill, touched)
-    if touched is None:
-        return await perform(run, "update", iteration, schema=Delta, accept=accept, prompt="step_construct", **fields)
-    named = ", ".join(sorted(touched)) or "none: this outcome says nothing about any belief"
-    return await perform(run, "update", iteration, schema=Delta, accept=accept, grade=distill, touched=named, **fields)
+@dataclass(frozen=True)
+class _Graded:
+    """What a grade says to the document: its distill block, the beliefs it may move, the experiment it was."""
+
+    distill: str
+    touched: frozenset[str]
+    experiment: Experiment | None
+
+    @classmethod
+    def of(cls, state: BCOState, run: RunContext) -> _Graded:
+        prediction = Prediction.from_json(state["prediction"]["content"])
+        computed = Computed.model_validate(state["grade"]["computed"])
+        distill = distill_of(prediction, computed, state["grade"], grading=run.config.grading)
+        touched = frozenset(touched_beliefs(prediction, state["grade"]["verdict"]))
+        return cls(render_distill(distill), touched, _experiment(state))
+
+
+def _experiment(state: BCOState) -> Experiment | None:
+    """Which edit probed which belief, with what verdict; None for an edit that staked none."""
+    proposal, grade = state["proposal"], state["grade"]
+    if not proposal["beliefs"]:
+        return None
+    return Experiment(
+        beliefs=tuple(proposal["beliefs"]),
+        candidate=grade["candidate"],
+        edit=f"{proposal['name']}: {proposal['mechanism']}"[:EDIT_CHARACTERS],
+        verdict=grade["verdict"],
+    )
+
+
+async def _ask(run: RunContext, iteration: int, head: WorldModel, graded: _Graded | None) -> StepRecord:
+    document = run.evidence.document or ""
+    accept = partial(_accept, run, iteration, head, graded)
+    if graded is None:
+        return await perform(
+            run, "update", iteration, schema=Delta, accept=accept, prompt="step_construct", document_path=document
+        )
+    named = ", ".join(sorted(graded.touched)) or "none: this outcome says nothing about any belief"
+    return await perform(
+        run, "update", iteration,
+        schema=Delta, accept=accept, document_path=document, grade=graded.distill, touched=named,
+    )  # fmt: skip
 
 
 def _accept(
-    run: RunContext, iteration: int, head: WorldModel, distill: str, touched: frozenset[str] | None, given: BaseModel
+    run: RunContext, iteration: int, head: WorldModel, graded: _Graded | None, given: BaseModel
 ) -> dict[str, JSON]:
+    """The next document: beliefs corrected, the experiment recorded, all within the token budget; or a refusal."""
     delta = cast(Delta, given)
-    applied = apply(head, delta, iteration=iteration, touched=touched, evidence_exists=run.evidence.has)
-    fitted = compact(applied.head, run.config.world_model.token_budget, keep_ids=frozenset())
-    history = history_record(iteration, applied, delta, distill).text
-    removed = f"\nCompacted away:\n{fitted.removed_text}\n" if fitted.removed_text else ""
-    return {
-        "head": fitted.head.to_json(), "changes": list(applied.changes), "history": history + removed,
-        "note": delta.experiment_note,
-    }  # fmt: skip
-
-
-def _close(state: BCOState, run: RunContext, changed: dict[str, JSON], *, graded: bool) -> dict[str, JSON]:
-    """Add the experiment of a graded iteration: which edit probed which belief, with what verdict."""
-    head = WorldModel.from_json(changed["head"])
-    if graded and state["proposal"]["beliefs"]:
-        proposal, verdict = state["proposal"], state["grade"]["verdict"]
-        experiment = Experiment(
-            beliefs=tuple(proposal["beliefs"]), candidate=state["grade"]["candidate"],
-            edit=" ".join(f"{proposal['name']}: {proposal['mechanism']}".split())[:400], verdict=verdict,
-            note=changed.get("note", ""),
-        )  # fmt: skip
-        head = record_experiment(head, experiment)
-    fitted = compact(head, run.config.world_model.token_budget, keep_ids=frozenset())
-    removed = f"\nCompacted away:\n{fitted.removed_text}\n" if fitted.removed_text else ""
-    return {
-        "head": fitted.head.to_json(), "changes": changed["changes"], "history": changed["history"] + removed,
-    }  # fmt: skip
-
-
-def _distill(state: BCOState, run: RunContext) -> str:
-    prediction = Prediction.from_json(state["prediction"]["content"])
-    computed = Computed.model_validate(state["grade"]["computed"])
-    return render_distill(distill_of(prediction, computed, state["grade"], grading=run.config.grading))
-
-
-def _touched(state: BCOState) -> frozenset[str]:
-    prediction = Prediction.from_json(state["prediction"]["content"])
-    return frozenset(touched_beliefs(prediction, state["grade"]["verdict"]))
+    applied = apply(
+        head, delta, iteration=iteration, touched=graded.touched if graded else None, evidence_exists=run.evidence.has
+    )
+    changed = applied.head
+    if graded and graded.experiment:
+        changed = record_experiment(changed, graded.experiment.model_copy(update={"note": delta.experiment_note}))
+    fitted = compact(changed, run.config.world_model.token_budget, keep_ids=frozenset())
+    history = history_record(
+        iteration, applied, delta, graded.distill if graded else "", removed_text=fitted.removed_text
+    )
+    return {"head": fitted.head.to_json(), "changes": list(applied.changes), "history": history.markdown}

@@ -69,11 +69,13 @@ class Evaluator:
         ]
         self.events.emit("evaluation", iteration, candidate=candidate, split=split, tasks=total, done=len(done))
         finished = len(done)
+        # Calls of an attempt that was cut off or failed upstream belong to rows that are gone.
+        earlier = self.receipts.last_call()
 
         async def on_result(result: RunResult) -> None:
             nonlocal finished
             task = by_id[result.task_id]
-            calls = self.receipts.calls_of(candidate, result.task_id, result.repeat)
+            calls = self.receipts.calls_of(candidate, result.task_id, result.repeat, after=earlier)
             row = await self._row(split, candidate, task, result, calls)
             keep_trace(self._trace(task, result, row, calls, show_gold=split == "train"))
             self.receipts.add_result(row)
