@@ -78,7 +78,7 @@ def test_a_check_makes_one_call_at_most_and_says_what_is_wrong(
 
 
 def test_a_check_that_goes_well_is_one_short_paid_uncached_call(tmp_path: Path) -> None:
-    with ScriptedModelServer({"m": ["ok"]}) as server, opened(tmp_path, server.deployment("m")) as room:
+    with ScriptedModelServer({"m": ["ok"]}) as server, opened(tmp_path, server.deployment("m", temperature=0)) as room:
         for _ in range(2):
             assert "openai/m at 127.0.0.1" in check(room)
         assert [request.body["max_tokens"] for request in server.requests] == [8, 8]
@@ -103,6 +103,9 @@ def test_a_role_without_a_deployment_says_where_to_name_one(tmp_path: Path) -> N
         ({"max_tokens": 1e3}, r"max_tokens is 1000\.0; expected int"),
         ({"parallel_tool_calls": "false"}, r"expected bool"),
         ({"temprature": 0}, r"did you mean 'temperature'"),
+        ({"num_retries": 3}, r"num_retries is not used here: set models\.retries"),
+        ({"timeout": 3}, r"models\.timeout_s"),
+        ({"stream": True}, r"always asked for whole"),
     ],
 )
 def test_a_parameter_of_the_wrong_type_or_spelling_is_refused(
@@ -146,6 +149,13 @@ def test_a_setting_that_would_be_ignored_is_refused(settings: dict[str, Any], to
         opened(tmp_path, server.deployment("m"), **settings),
     ):
         pass
+
+
+def test_an_entry_that_only_litellm_knows_is_left_to_litellm(tmp_path: Path) -> None:
+    with ScriptedModelServer({"m": ["ok"]}) as server:
+        with opened(tmp_path, server.deployment("m", mock_response="from litellm's mock")) as room:
+            assert text(room.ask(says("hi"))) == "from litellm's mock"
+        assert server.requests == []
 
 
 def test_a_fallback_of_the_router_is_used_named_in_the_receipt_and_priced_as_itself(tmp_path: Path) -> None:

@@ -174,25 +174,24 @@ class Calls:
             hold = self.ledger.check(deployed.role, price is not None, model=deployed.model, tokens=tokens, usd=usd)
         except (ContextOverflow, BudgetExceeded, ConfigError) as error:
             return _Landed(error=self._refused(call, error))
-        attempts, changes = 0, dict(call.pinned.changes)
+        failed: list[JSON] = []
+        changes = dict(call.pinned.changes)
         try:
-            raw, failed = await retries.run(lambda: self.lanes[deployed.lane].complete(deployed, call.pinned.request))
-            attempts = len(failed) + 1
+            lane = self.lanes[deployed.lane]
+            raw = await retries.run(lambda: lane.complete(deployed, call.pinned.request), failed)
             landed = self._land(call, raw, changes)
         except ModelCallError as error:
-            attempts, failed = error.attempts, error.__dict__.pop("retried", [])
+            error.attempts = len(failed) + 1
             landed = _Landed(error=self._redacted(error))
         except asyncio.CancelledError:
-            attempts, failed = 1, []
             landed = _Landed(error=UpstreamUnavailable("the gateway was closed while this call was under way"))
         except Exception as error:
             # A fault of ours, of litellm's or of llama.cpp's says nothing about who called; it must be on record.
-            attempts, failed = 1, []
             message = f"the {deployed.lane} lane failed: {type(error).__name__}: {error}"
-            landed = _Landed(error=self._redacted(UpstreamUnavailable(message)))
+            landed = _Landed(error=self._redacted(UpstreamUnavailable(message, attempts=len(failed) + 1)))
         if failed:
             changes["retries"] = failed
-        record = self._record(call, landed, attempts=attempts, changes=changes)
+        record = self._record(call, landed, attempts=len(failed) + 1, changes=changes)
         self.receipts.add_call(record)
         self.ledger.book(record, hold)
         if cache is not None and landed.error is None:
@@ -246,15 +245,7 @@ class Calls:
 
     def _usd(self, deployed: Deployed, model: str, usage: Usage) -> float | None:
         price = self.prices.get(deployed.name) if model == deployed.model else self.fallback_prices.get(model)
-        if price is None:
-            return 0.0 if usage == _NOTHING else None
-        return price.usd(
-            prompt_tokens=usage.prompt,
-            completion_tokens=usage.completion,
-            cached_tokens=usage.cached,
-            written_tokens=usage.written,
-            reasoning_tokens=usage.reasoning,
-        )
+        return price.of(usage) if price else 0.0 if usage == _NOTHING else None
 
     def _from_cache(self, call: _Call, stored: str) -> dict[str, JSON]:
         """Answer from what was paid before: the same content and usage, no money."""

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from bco_graph.config import Deployment, Models, Roles, nearest
 from bco_graph.errors import ConfigError
-from bco_graph.gateway.parameters import is_route, parameters_of
+from bco_graph.gateway.parameters import FORWARDED, is_route, parameters_of
 from bco_graph.protocols import Role
 from bco_graph.state import JSON
 
@@ -117,7 +117,7 @@ def _deployed(role: Role, name: str, models: Models, environ: Mapping[str, str])
 
 def _lane(deployment: Deployment, models: Models, *, alone: bool, role: Role) -> LaneName:
     """`local` for models in this process; `forward` where the deployment speaks OpenAI's protocol itself and
-    nothing is asked of litellm's router; else `litellm`. `model_info.lane` chooses between the last two."""
+    nothing is asked of litellm but that; else `litellm`. `model_info.lane` chooses between the last two."""
     params, asked = deployment.litellm_params, deployment.model_info.get("lane")
     if str(params["model"]).startswith("local/"):
         return "local"
@@ -127,7 +127,9 @@ def _lane(deployment: Deployment, models: Models, *, alone: bool, role: Role) ->
             f"deployment {deployment.model_name!r} (role {role!r}): model_info.lane is {asked!r}; expected 'litellm', "
             "or 'forward' where the model is openai/... or hosted_vllm/... and has an api_base"
         )
-    free = alone and direct and not models.router_settings and not set(models.litellm_settings) - {"drop_params"}
+    plain = all(not is_route(name) or name in FORWARDED or "cost" in name for name in params)
+    settings = bool(models.router_settings) or bool(set(models.litellm_settings) - {"drop_params"})
+    free = alone and direct and plain and not settings
     return "forward" if asked == "forward" or (free and asked is None) else "litellm"
 
 

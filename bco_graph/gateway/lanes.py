@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import aiohttp
 
-from bco_graph.errors import ModelCallError, UpstreamUnavailable
+from bco_graph.errors import UpstreamUnavailable
 from bco_graph.gateway.deployments import Deployed
 from bco_graph.gateway.failures import failure, retry_after_s
 from bco_graph.receipts import dumps
@@ -53,17 +53,13 @@ class Retries:
     cap_s: float = 30.0
     rng: random.Random = field(default_factory=random.Random)
 
-    async def run(self, attempt: Callable[[], Awaitable[dict[str, JSON]]]) -> tuple[dict[str, JSON], list[JSON]]:
-        """The reply, and one entry per failed attempt. The error of the last attempt is raised with its `attempts`
-        and, as the attribute `retried`, the entries before it."""
-        failed: list[JSON] = []
+    async def run(self, attempt: Callable[[], Awaitable[dict[str, JSON]]], failed: list[JSON]) -> dict[str, JSON]:
+        """The reply, or the error of the last attempt. Each failed attempt before it is appended to `failed`."""
         while True:
             try:
-                return await attempt(), failed
-            except ModelCallError as error:
-                error.attempts = len(failed) + 1
-                if not isinstance(error, UpstreamUnavailable) or len(failed) >= self.retries:
-                    error.__dict__["retried"] = failed
+                return await attempt()
+            except UpstreamUnavailable as error:
+                if len(failed) >= self.retries:
                     raise
                 wait_s = self._wait_s(len(failed), error.retry_after_s)
                 failed.append({"status": error.status, "retry_after_s": error.retry_after_s, "waited_s": wait_s})

@@ -22,12 +22,26 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 
 _ROUTE = frozenset({
     "model", "api_key", "api_base", "base_url", "api_version", "organization", "project", "custom_llm_provider",
-    "region_name", "extra_headers", "headers", "timeout", "stream_timeout", "request_timeout", "num_retries",
-    "max_retries", "rpm", "tpm", "weight", "order", "tags", "tier", "mock_response", "mock_timeout", "drop_params",
-    "additional_drop_params", "allowed_openai_params", "max_parallel_requests", "max_budget", "budget_duration",
-    "use_in_pass_through", "use_litellm_proxy", "merge_reasoning_content_in_choices", "cooldown_time", "ssl_verify",
-    "litellm_credential_name", "cache_read_input_token_cost", "cache_creation_input_token_cost", "n_ctx", "n_threads",
+    "region_name", "extra_headers", "headers", "rpm", "tpm", "weight", "order", "tags", "tier", "mock_response",
+    "mock_timeout", "drop_params", "additional_drop_params", "allowed_openai_params", "max_parallel_requests",
+    "max_budget", "budget_duration", "use_in_pass_through", "use_litellm_proxy",
+    "merge_reasoning_content_in_choices", "cooldown_time", "ssl_verify", "litellm_credential_name",
+    "cache_read_input_token_cost", "cache_creation_input_token_cost", "n_ctx", "n_threads",
 })  # fmt: skip
+OURS: Mapping[str, str] = {
+    "num_retries": "set models.retries instead", "max_retries": "set models.retries instead",
+    "retry_policy": "set models.retries instead", "model_group_retry_policy": "set models.retries instead",
+    "timeout": "set models.timeout_s instead", "request_timeout": "set models.timeout_s instead",
+    "stream_timeout": "set models.timeout_s instead", "cache": "set models.cache instead",
+    "cache_params": "set models.cache instead", "cache_responses": "set models.cache instead",
+    "model_list": "it has its place, models.model_list", "stream": "replies are always asked for whole",
+    "stream_options": "replies are always asked for whole",
+}  # fmt: skip
+"""What litellm takes in its settings or parameters and this gateway does itself, with the advice for it."""
+
+FORWARDED = frozenset({"model", "api_key", "api_base", "base_url", "organization", "extra_headers", "headers"})
+"""The route entries that the forward lane knows; prices apart, any other asks for litellm."""
+
 _ROUTE_PREFIXES = (
     "aws_", "vertex_", "azure_", "watsonx_", "s3_", "gcs_", "client_", "tenant_", "input_cost", "output_cost",
 )  # fmt: skip
@@ -41,6 +55,10 @@ def parameters_of(deployment: Deployment) -> dict[str, JSON]:
     """The parameters that a deployment pins. Raises ConfigError for a misspelt one or one of the wrong type."""
     pinned = {name: value for name, value in deployment.litellm_params.items() if not is_route(name)}
     for name, value in pinned.items():
+        if name in OURS:
+            raise ConfigError(
+                f"deployment {deployment.model_name!r}: litellm_params.{name} is not used here: {OURS[name]}"
+            )
         where = f"deployment {deployment.model_name!r}: litellm_params.{name}"
         near = difflib.get_close_matches(name, _TYPES, n=1, cutoff=0.85)
         if name not in _TYPES and near:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from bco_graph.config import Deployment
 from bco_graph.errors import ConfigError
+from bco_graph.gateway.replies import Usage
 from bco_graph.state import JSON
 
 _MAP_FILE = "model_prices_and_context_window_backup.json"
@@ -47,6 +48,16 @@ class Price:
             + written_tokens * self._rate("cache_creation_input_token_cost", prompt_tokens, plain)
             + (completion_tokens - reasoning_tokens) * answer
             + reasoning_tokens * self._rate("output_cost_per_reasoning_token", prompt_tokens, answer)
+        )
+
+    def of(self, usage: Usage) -> float:
+        """USD of one call's usage."""
+        return self.usd(
+            prompt_tokens=usage.prompt,
+            completion_tokens=usage.completion,
+            cached_tokens=usage.cached,
+            written_tokens=usage.written,
+            reasoning_tokens=usage.reasoning,
         )
 
     def _rate(self, name: str, prompt_tokens: int, otherwise: float = 0.0) -> float:

@@ -15,22 +15,8 @@ from bco_graph.gateway.deployments import Deployed, Fleet
 from bco_graph.gateway.failures import failure, retry_after_s
 from bco_graph.gateway.lanes import is_completion, parsed, too_late
 from bco_graph.gateway.library import litellm
+from bco_graph.gateway.parameters import OURS
 from bco_graph.state import JSON
-
-_OURS: Mapping[str, str] = {
-    "num_retries": "models.retries",
-    "max_retries": "models.retries",
-    "timeout": "models.timeout_s",
-    "request_timeout": "models.timeout_s",
-    "stream_timeout": "models.timeout_s",
-    "cache": "models.cache",
-    "cache_params": "models.cache",
-    "cache_responses": "models.cache",
-    "retry_policy": "models.retries",
-    "model_group_retry_policy": "models.retries",
-    "model_list": "models.model_list",
-}
-"""Settings of litellm's that this gateway does itself, and where."""
 
 
 class LitellmLane:
@@ -114,8 +100,8 @@ def _apply_settings(module: Any, models: Models) -> None:
     }
     for section, names in known.items():
         for key in getattr(models, section):
-            if key in _OURS:
-                raise ConfigError(f"models.{section}.{key} is not used here: set {_OURS[key]} instead")
+            if key in OURS:
+                raise ConfigError(f"models.{section}.{key} is not used here: {OURS[key]}")
             if key not in names:
                 near = difflib.get_close_matches(key, names, n=1)
                 hint = f" (did you mean {near[0]!r}?)" if near else ""
