@@ -13,12 +13,12 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "bco_graph"
 
 LAYERS = [
-    {"errors", "state", "probability"},
+    {"errors", "state", "probability", "signature"},
     {"prose", "submissions", "protocols", "config", "receipts", "run_folder", "scaffold_tree", "prompts"},
-    {"testing", "task_tables", "world_model", "prediction", "paper_prediction", "ledger", "events", "candidates"},
-    {"calibration", "selection", "gateway", "benchmarks"},
-    {"distill", "evidence", "suites", "proposers", "evaluation"},
-    {"records", "baseline"},
+    {"testing", "selection", "world_model", "prediction", "ledger", "events", "candidates"},
+    {"task_tables", "paper_prediction", "gateway", "benchmarks"},
+    {"calibration", "evidence", "suites", "proposers", "evaluation"},
+    {"distill", "records", "baseline"},
     {"runtime"},
     {"steps", "document", "report", "binding"},
     {"nodes", "studies", "terminal", "export"},

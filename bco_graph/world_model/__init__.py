@@ -2,11 +2,11 @@
 
 The one door to the room. Behind it:
 
-world_model_values   what it is made of
-world_model_ops      Add, Revise, Merge, Remove
-world_model_delta    what a list of them does to the HEAD
-world_model_text     Markdown: the form and writing it; world_model_parse reads it
-world_model_budget   keeps the HEAD small
+values   what it is made of
+ops      Add, Revise, Merge, Remove
+delta    what a list of them does to the HEAD
+text     Markdown: the form and writing it; parse reads it
+budget   keeps the HEAD small
 
 This file adds what stands beside them: experiments, HISTORY, lint. Pure: no disk, no clock.
 """
@@ -19,12 +19,12 @@ from itertools import zip_longest
 
 from bco_graph.errors import DocumentError
 from bco_graph.state import JSON
-from bco_graph.world_model_budget import Compacted, compact, estimate_tokens
-from bco_graph.world_model_delta import Applied, apply, leaves_the_run, strains
-from bco_graph.world_model_ops import Add, Delta, Merge, Op, Remove, Revise, cited
-from bco_graph.world_model_parse import parse_document
-from bco_graph.world_model_text import render_belief, render_document, render_entry, render_head
-from bco_graph.world_model_values import (
+from bco_graph.world_model.budget import Compacted, compact, estimate_tokens
+from bco_graph.world_model.delta import Applied, apply, leaves_the_run, strains
+from bco_graph.world_model.ops import Add, Delta, Merge, Op, Remove, Revise, cited
+from bco_graph.world_model.parse import parse_document
+from bco_graph.world_model.text import render_belief, render_document, render_entry, render_head
+from bco_graph.world_model.values import (
     Belief,
     BeliefKind,
     BeliefStatus,

@@ -1,4 +1,4 @@
-"""Reading the world model's Markdown; the form is described in `world_model_text`.
+"""Reading the world model's Markdown; the form is described in `text`.
 
 Reads what `render_document` writes, the paper's Listing 1, and the earlier documents that are all history. Every line
 is taken over or refused with its number; only the Calibration block, which the program draws anew, is passed over.
@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from bco_graph.errors import DocumentError
 from bco_graph.state import Verdict
-from bco_graph.world_model_text import (
+from bco_graph.world_model.text import (
     BELIEF_OPENING,
     KEPT_MARK,
     SECTION_HEADING,
@@ -24,7 +24,7 @@ from bco_graph.world_model_text import (
     unescape_field,
     unescape_lines,
 )
-from bco_graph.world_model_values import (
+from bco_graph.world_model.values import (
     LETTERS,
     Belief,
     Document,

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from bco_graph.errors import SubmissionRefused
-from bco_graph.world_model_text import render_belief, render_experiment, render_head
-from bco_graph.world_model_values import Belief, Evidence, WorldModel
+from bco_graph.world_model.text import render_belief, render_experiment, render_head
+from bco_graph.world_model.values import Belief, Evidence, WorldModel
 
 CHARACTERS_PER_TOKEN = 4
 """A rule of thumb for English text; the budget is a bound on size, not on what a model is billed."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Field, StringConstraints
 
 from bco_graph.submissions import Text
-from bco_graph.world_model_values import BeliefKind, BeliefStatus, Confidence, Evidence, Mass, Prose, Value
+from bco_graph.world_model.values import BeliefKind, BeliefStatus, Confidence, Evidence, Mass, Prose, Value
 
 Conditions = Annotated[str, StringConstraints(strip_whitespace=True, max_length=20_000)]
 

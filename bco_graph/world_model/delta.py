@@ -15,8 +15,8 @@ from typing import Any
 
 from bco_graph.errors import SubmissionRefused
 from bco_graph.state import JSON
-from bco_graph.world_model_ops import Add, Delta, Merge, Op, Remove, Revise, cited, named
-from bco_graph.world_model_values import LETTERS, Belief, BeliefKind, Evidence, WorldModel
+from bco_graph.world_model.ops import Add, Delta, Merge, Op, Remove, Revise, cited, named
+from bco_graph.world_model.values import LETTERS, Belief, BeliefKind, Evidence, WorldModel
 
 EVEN = 0.5
 """A refuted belief is held with at most this confidence, a confirmed one with at least this."""

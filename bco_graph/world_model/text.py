@@ -1,4 +1,4 @@
-"""The world model as Markdown (paper Listing 1): its form, its escapes, and writing it; `world_model_parse` reads it.
+"""The world model as Markdown (paper Listing 1): its form, its escapes, and writing it; `parse` reads it.
 
     ## Beliefs                                    one belief a block; a line that begins with a blank goes on with it
     [E3] claim
@@ -27,7 +27,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from bco_graph.world_model_values import (
+from bco_graph.world_model.values import (
     RECORD_HEADING,
     Belief,
     Document,
