@@ -13,6 +13,7 @@ from rich.table import Table
 from bco_graph.config import RunConfig
 from bco_graph.driver import Ended, awaited, drive, stored_config
 from bco_graph.errors import ConfigError, RunError
+from bco_graph.report.reading import is_running
 from bco_graph.run_folder import RunFolder
 from bco_graph.runtime import open_run
 from bco_graph.state import JSON
@@ -72,11 +73,11 @@ async def read_submission(folder: Path, file: Path | None) -> JSON:
 
 
 def watch(folder: Path) -> None:
-    """Show a run's events from its start and as they come, until it ends."""
+    """Show a run's events from its start and as they come, until it ends or nobody drives it any more."""
     run = RunFolder(folder)
     run.read()
     with RunView(Console(highlight=False)) as view:
-        follow(run.events, view, stop=lambda: False)
+        follow(run.events, view, stop=lambda: not is_running(run))
 
 
 async def measure_heldout(

@@ -65,12 +65,17 @@ async def _drive(graph: Any, thread: dict[str, Any], run: Any, answer: JSON) -> 
     snapshot = await graph.aget_state(thread)
     await _extend(graph, thread, config, snapshot)
     run.events.emit(
-        "run_started", int(snapshot.values.get("iteration", -1)) + 1, name=config.name, method=config.method,
+        "run_started", _reached(snapshot), name=config.name, method=config.method,
         iterations=config.iterations, tasks=len(run.tasks), target=config.roles.target,
-        sandbox=run.executor.sandbox.describe(),
+        sandbox=run.executor.sandbox.describe(), folder=str(run.config.run_dir),
+        candidates=snapshot.values.get("candidates", []),
     )  # fmt: skip
     given: Any = Command(resume=answer) if answer is not None else (None if snapshot.values or snapshot.next else {})
-    await graph.ainvoke(given, thread)
+    try:
+        await graph.ainvoke(given, thread)
+    except Exception as error:
+        run.events.emit("run_failed", _reached(snapshot), error=type(error).__name__, message=str(error))
+        raise
     snapshot = await graph.aget_state(thread)
     ended = Ended(
         stop=snapshot.values.get("stop") if not snapshot.next else None,
@@ -80,6 +85,11 @@ async def _drive(graph: Any, thread: dict[str, Any], run: Any, answer: JSON) -> 
     if ended.awaited is None:
         _say_end(run, ended)
     return ended
+
+
+def _reached(snapshot: Any) -> int:
+    """The iteration that is next."""
+    return int(snapshot.values.get("iteration", -1)) + 1
 
 
 def _say_end(run: Any, ended: Ended) -> None:

@@ -2,13 +2,13 @@
 
 Every event has `v` (schema version, 1), `type` and `iteration`; the rest is by type:
 
-run_started       name, method, iterations, tasks, sandbox, target
+run_started       name, method, iterations, tasks, sandbox, target, folder, candidates
 node_started      node
 node_ended        node, seconds
 step_refused      step, reasons
 step_failed       step, cause, reasons
 evaluation        candidate, split, tasks, done (how many were there already)
-task_done         candidate, split, task, kind, score, done, tasks
+task_done         candidate, split, task, kind, score, done, tasks, tokens, usd
 candidate         candidate, parent, mean, coverage, passed, tasks, best
 proposal          parent, name, mode, beliefs, mechanism, failure_mode
 prediction        digest, confidence, mode, beliefs, tasks, types, expected, low, high
@@ -16,6 +16,7 @@ grade             candidate, verdict, cause, subset_change
 beliefs           changes (op, id, confidence before and after)
 spend             totals by role
 run_ended         stop, best, mean, baseline
+run_failed        error (class), message
 """
 
 from __future__ import annotations

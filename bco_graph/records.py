@@ -49,7 +49,7 @@ def best_of(receipts: Receipts, coverage_floor: float) -> Best | None:
             iteration=record["iteration"],
             mean=record["mean"],
             coverage=record["coverage"],
-            n=record["tasks"],
+            n=round(record["coverage"] * record["tasks"]),
         )
         for record in candidate_records(receipts)
     ]

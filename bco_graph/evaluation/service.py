@@ -82,7 +82,7 @@ class Evaluator:
             finished += 1
             self.events.emit(
                 "task_done", iteration, candidate=candidate, split=split, task=row.task, kind=row.kind,
-                score=row.score, done=finished, tasks=total,
+                score=row.score, done=finished, tasks=total, **_paid(calls),
             )  # fmt: skip
 
         if jobs:
@@ -178,6 +178,16 @@ def no_outcome(iteration: int, failure: Failure) -> Outcome:
         iteration=iteration, candidate=None, parent=None, mean=None, coverage=0.0, tasks=0, passed=0,
         by_type={}, kinds={}, failure=failure,
     )  # fmt: skip
+
+
+def _paid(calls: Sequence[CallRecord]) -> dict[str, JSON]:
+    """Tokens and money of a job's calls that went upstream; money is None where a price is not known."""
+    sent = [call for call in calls if not call.cached]
+    prices = [call.usd for call in sent]
+    return {
+        "tokens": sum(call.prompt_tokens + call.completion_tokens for call in sent),
+        "usd": None if None in prices else sum(price or 0.0 for price in prices),
+    }
 
 
 def _mean(scores: Sequence[float]) -> float | None:
