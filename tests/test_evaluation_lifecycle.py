@@ -220,15 +220,75 @@ async def test_a_cancelled_run_leaves_no_process_and_no_folder(tmp_path: Path, m
         assert is_empty(temporary)
 
 
+LEAVING = """
+import os, socket, time
+def solve(task, target):
+    if os.fork() == 0:
+        if os.fork() == 0:
+            os.setsid()
+            while True:
+                with socket.socket(socket.AF_UNIX) as line:
+                    line.connect(target._socket_path)
+                    line.sendall(b"GET /beat HTTP/1.1\\r\\n\\r\\n")
+                time.sleep(0.02)
+        os._exit(0)
+    os.wait()
+    time.sleep(0.5)
+    if task.inputs["kind"] == "kills its guard" and os.getppid() > 1:
+        os.kill(os.getppid(), 9)
+        time.sleep(20)
+"""
+
+
+@MODES
+@pytest.mark.parametrize("kind", ["ends in order", "kills its guard"])
+async def test_what_a_task_left_behind_is_dead_when_its_result_is_there(tmp_path: Path, mode: str, kind: str) -> None:
+    needs_sandbox(mode)
+    source = write_scaffold(tmp_path / "scaffold", LEAVING)
+    beats = []
+    async with serve(tmp_path / "gw.sock") as gateway:
+
+        async def listen(result: RunResult) -> None:
+            await asyncio.sleep(0.05)
+            beats.append(gateway.beats)
+            await asyncio.sleep(0.2)
+            beats.append(gateway.beats)
+
+        executor = executor_for(tmp_path / "gw.sock", sandbox=mode)
+        await executor.run(source, Interface(), [job(kind)], listen)
+    assert beats[0] == beats[1] > 0
+
+
+async def test_a_job_that_a_dying_worker_never_took_runs_in_the_next_one(tmp_path: Path) -> None:
+    deaf = """
+import os, pathlib, threading, time
+if not pathlib.Path(MARK).exists():
+    pathlib.Path(MARK).touch()
+    os.dup2(os.pipe()[0], 3)  # where the worker takes jobs from
+    threading.Thread(target=lambda: (time.sleep(0.5), os.kill(os.getpid(), 9))).start()
+def solve(task, target):
+    return "second worker"
+"""
+    source = write_scaffold(tmp_path / "scaffold", deaf.replace("MARK", repr(str(tmp_path / "mark"))))
+    results = await run_all(executor_for(NO_SOCKET, sandbox="off"), source, [job("t0"), job("t1")])
+    assert [result.answer for result in results] == ["second worker", "second worker"]
+
+
 async def test_what_the_receiver_raises_ends_the_run(tmp_path: Path, temporary: Path) -> None:
     source = write_scaffold(tmp_path / "scaffold", "import time\ndef solve(task, target): time.sleep(task.inputs['s'])")
+    grading = asyncio.Event()
 
     async def refuse(result: RunResult) -> None:
+        if result.task_id == "never graded":
+            grading.set()
+            await asyncio.Event().wait()
+        await grading.wait()
         raise ConfigError(f"not {result.task_id}")
 
     began = time.monotonic()
+    jobs = [job("never graded", s=0), job("quick", s=0.1), job("slow", s=15)]
     with pytest.raises(ConfigError, match="not quick"):
-        await executor_for(NO_SOCKET).run(source, Interface(), [job("quick", s=0), job("slow", s=15)], refuse)
+        await executor_for(NO_SOCKET).run(source, Interface(), jobs, refuse)
     assert time.monotonic() - began < 10
     assert is_empty(temporary)
 

