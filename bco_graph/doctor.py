@@ -64,37 +64,36 @@ def _git() -> Check:
 
 
 async def _roles(config: RunConfig, scratch: Path) -> list[Check]:
-    from bco_graph.config import Budget
-    from bco_graph.gateway import Gateway
-    from bco_graph.ledger import Ledger
     from bco_graph.receipts import Receipts
 
     names = {role: name for role, name in config.roles.model_dump().items() if name is not None}
     if config.proposer.kind != "agent":
         names.pop("proposer", None)
+    elif config.roles.proposer is None:
+        names["proposer"] = None
     receipts = Receipts(scratch / "receipts.sqlite")
-    models = config.models.model_copy(update={"retries": 0})
-    checks = []
     try:
-        for role, name in names.items():
-            roles = config.roles.model_copy(update={"target": name, "proposer": None, "judge": None, "predictor": None})
-            checks.append(
-                await _role(role, name, Gateway(models, roles, Ledger(Budget(), receipts), receipts, run_dir=scratch))
-            )
-    except BcoError as error:
-        checks.append(Check(what="models", ok=False, found=str(error)))
+        return [await _role(config, role, name, receipts, scratch) for role, name in names.items()]
     finally:
         receipts.close()
-    return checks
 
 
-async def _role(role: str, name: str, gateway: Any) -> Check:
+async def _role(config: RunConfig, role: str, name: str | None, receipts: Any, scratch: Path) -> Check:
+    """One role's deployment, alone in a gateway of its own, so that another's fault does not hide its state."""
+    from bco_graph.config import Budget, Roles
+    from bco_graph.gateway import Gateway
+    from bco_graph.ledger import Ledger
+
+    what = f"role {role} ({name or 'none'})"
+    if name is None:
+        return Check(what=what, ok=False, found=f"roles.{role} names no deployment of models.model_list")
+    models = config.models.model_copy(update={"retries": 0})
     try:
-        with gateway:
-            found = await gateway.check("target")
+        with Gateway(models, Roles(target=name), Ledger(Budget(), receipts), receipts, run_dir=scratch) as gateway:
+            return Check(what=what, ok=True, found=await gateway.check("target"))
     except BcoError as error:
-        return Check(what=f"role {role} ({name})", ok=False, found=str(error))
-    return Check(what=f"role {role} ({name})", ok=True, found=found)
+        # It plays the target in this gateway; which role it has in the run, `what` says.
+        return Check(what=what, ok=False, found=str(error).removeprefix("role 'target', "))
 
 
 def render_checks(checks: list[Check]) -> Any:

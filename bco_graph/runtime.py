@@ -108,7 +108,10 @@ def open_run(
         opened = _open_folder(
             config, folder, suite, tasks, fresh=fresh, overwrite=overwrite, extra_cache=extra_cache, offline=offline
         )
-        return _assemble(config, folder, suite, tasks, scaffold, opened, proposer, baseline, lock)
+        run = _assemble(config, folder, suite, tasks, scaffold, opened, proposer, baseline, lock)
+        # Last: what fails before leaves no run behind that would have to be overwritten.
+        folder.write(opened.manifest)
+        return run
     except BaseException:
         if opened is not None:
             opened.gateway.close()
@@ -129,6 +132,7 @@ class _Opened:
     receipts: Receipts
     ledger: Ledger
     gateway: Gateway
+    manifest: dict[str, JSON]
 
 
 def _open_folder(
@@ -157,13 +161,12 @@ def _open_folder(
         manifest = _manifest(config, suite, tasks, gateway)
         if stored is not None:
             _same_run(stored, manifest, folder)
-        folder.write(manifest)
     except BaseException:
         if gateway is not None:
             gateway.close()
         receipts.close()
         raise
-    return _Opened(receipts, ledger, gateway)
+    return _Opened(receipts, ledger, gateway, manifest)
 
 
 def _manifest(config: RunConfig, suite: Suite, tasks: Sequence[Task], gateway: Gateway) -> dict[str, JSON]:
@@ -244,6 +247,12 @@ def _task(suite: Suite, tasks: Sequence[Task]) -> str:
 
 
 def _proposer(config: RunConfig, gateway: Gateway) -> Proposer:
+    if config.proposer.kind == "agent" and config.roles.proposer is None:
+        names = ", ".join(deployment.model_name for deployment in config.models.model_list)
+        raise ConfigError(
+            f"proposer.kind is 'agent', so roles.proposer must name a deployment of models.model_list: {names}; "
+            "or choose kind command, handoff or replay"
+        )
     return make_proposer(
         config.proposer, calls=gateway, capabilities=lambda: gateway.capabilities("proposer"),
         gateway_url=gateway.base_url, token_for=gateway.token,
