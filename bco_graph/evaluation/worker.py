@@ -4,7 +4,7 @@ One file of the standard library only, so that a sandbox can show a candidate th
 
     controller --stdin--> hello line, then one JSON line per job       (at most `concurrency` at once)
     controller <-stdout-- hello, ready | failed, then started and a result per job; `fault` when this file fails
-    task       --pipe---> {"event"}*, {"answer"} | {"error"}, and from its guard {"exit"} | {"fault"}
+    task       --pipe---> {"begun"}, {"event"}*, {"answer"} | {"error"}, and from its guard {"exit"} | {"fault"}
 
 A task runs below a guard, which the scaffold's code never runs in. With isolation `task` the guard is the first
 process of the task's own pid namespace: when it is killed, the kernel kills all that the task has started. Otherwise
