@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -229,7 +230,7 @@ def _assemble(
     events = Events(folder.events)
     evidence = EvidenceSurface(folder, config.method, store, opened.receipts)
     evidence.write_skill(prompts.skill(config.method, surface=suite.surface(), task=_task(suite, tasks)))
-    executor = LocalExecutor(config.evaluation, socket_path=opened.gateway.socket_path, hide=[folder.root])
+    executor = LocalExecutor(config.evaluation, socket_path=opened.gateway.socket_path, hide=_hidden(folder, suite))
     evaluator = Evaluator(suite, executor, opened.receipts, events, opened.gateway.token, config.evaluation.repeats)
     return RunContext(
         config=config, folder=folder, suite=suite, tasks=tasks, initial_scaffold=scaffold,
@@ -237,6 +238,12 @@ def _assemble(
         ledger=opened.ledger, gateway=opened.gateway, evaluator=evaluator, evidence=evidence, events=events,
         executor=executor, leaks=_leaks(suite, scaffold), baseline=baseline, lock=lock,
     )  # fmt: skip
+
+
+def _hidden(folder: RunFolder, suite: Suite) -> list[Path]:
+    """What no candidate may see: the run, and where the suite keeps its grader and gold."""
+    module = sys.modules.get(type(suite).__module__)
+    return [folder.root, *([Path(module.__file__).parent] if module and module.__file__ else [])]
 
 
 def _task(suite: Suite, tasks: Sequence[Task]) -> str:
