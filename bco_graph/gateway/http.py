@@ -59,8 +59,7 @@ class Tokens:
         return token
 
     def caller(self, authorization: str | None) -> Caller | None:
-        kind, _, token = (authorization or "").partition(" ")
-        return self._callers.get(token.strip()) if kind.lower() == "bearer" else None
+        return self._callers.get((authorization or "").removeprefix("Bearer ").strip())
 
 
 def application(complete: Complete, tokens: Tokens, model_of: Callable[[Caller], str]) -> web.Application:
