@@ -185,7 +185,7 @@ def test_fingerprint_and_capabilities_hold_no_key_and_no_credentials(tmp_path: P
             assert room.gateway.capabilities("target") == {"tools": True, "window": 4096}
             assert room.gateway.fingerprint("target")["parameters"] == {"seed": 1}
         with opened(tmp_path, server.deployment("m")) as room:
-            assert room.gateway.capabilities("target") == {"tools": False, "window": None}
+            assert room.gateway.capabilities("target") == {"tools": True, "window": None}
 
 
 # -- litellm's own edge, for a provider that speaks another protocol ---------------------------------------------

@@ -246,11 +246,12 @@ class Gateway:
         }
 
     def capabilities(self, role: Role) -> dict[str, JSON]:
-        """`tools`: whether the model is known to call tools; `window`: its tokens, None where nobody says."""
+        """`tools`: whether the model calls tools, taken for granted of a model that nobody describes (`model_info`
+        settles it); `window`: its tokens, None where nobody says."""
         deployed = self._deployed(role)
-        known = {**known_model(deployed.model), **deployed.source.model_info}
-        tools = deployed.lane != "local" and known.get("supports_function_calling") is True
-        return {"tools": tools, "window": _window(deployed)}
+        listed = known_model(deployed.model)
+        said = {**listed, **deployed.source.model_info}.get("supports_function_calling", not listed)
+        return {"tools": deployed.lane != "local" and said is True, "window": _window(deployed)}
 
     async def check(self, role: Role) -> str:
         """Make one cheap call, never retried or cached, and say in a line how it went.
