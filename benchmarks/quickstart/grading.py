@@ -18,7 +18,9 @@ def normalise(answer: JSON) -> str:
     that separate thousands. A whole number is taken as its digits. Anything else (null, true, lists, other numbers)
     is empty. Words around an answer stay, so that a sentence that holds the answer differs from the answer.
 
-    A real item, `qs-train-001`, has the gold answer `GOLD`: `"The GOLD."` is right, `it was the GOLD` is not.
+    A real item: `qs-train-001` asks `What did my landlord get rid of?`, and its notebook has the line
+    `24 June: my landlord threw away the bike`. The gold answer is `bike`; `"The bike."` is right as well, and
+    `the landlord threw away the bike` is wrong.
     """
     if isinstance(answer, bool):
         return ""
