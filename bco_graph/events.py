@@ -12,7 +12,7 @@ task_done         candidate, split, task, kind, score, done, tasks, tokens, usd
 candidate         candidate, parent, mean, coverage, passed, tasks, best
 proposal          parent, name, mode, beliefs, mechanism, failure_mode
 prediction        digest, confidence, mode, beliefs, tasks, types, expected, low, high
-grade             candidate, verdict, cause, subset_change
+grade             candidate, verdict, cause, subset_change, losses, bound
 beliefs           changes (op, id, confidence before and after)
 spend             totals by role
 run_ended         stop, best, mean, baseline

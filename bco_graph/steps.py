@@ -81,5 +81,18 @@ def _failed(run: RunContext, step: Step[dict[str, JSON]], failure: Failure, raw:
 
 
 def schema_text(schema: type[BaseModel]) -> str:
-    """The JSON schema of a submission, as it is shown to proposers."""
-    return dumps(schema.model_json_schema())
+    """The JSON schema of a submission, as it is shown to proposers: the form alone, what it means the prompts say."""
+    return dumps(_form(schema.model_json_schema()))
+
+
+def _form(schema: JSON) -> JSON:
+    if isinstance(schema, list):
+        return [_form(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    # Below `properties` and `$defs` keys are names of ours, not of JSON Schema.
+    return {
+        key: {name: _form(inner) for name, inner in value.items()} if key in ("properties", "$defs") else _form(value)
+        for key, value in schema.items()
+        if not (key in ("title", "description") and isinstance(value, str))
+    }

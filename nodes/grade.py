@@ -13,7 +13,7 @@ from bco_graph.calibration import Computed, SignatureHits, compute, differences
 from bco_graph.distill import distill_of, render_distill
 from bco_graph.errors import SubmissionRefused
 from bco_graph.prediction import Prediction, render_prediction
-from bco_graph.records import score_history
+from bco_graph.records import candidate_records, score_history
 from bco_graph.runtime import RunContext
 from bco_graph.state import JSON, BCOState, Grade, GradeUpdate
 from bco_graph.steps import perform
@@ -43,9 +43,10 @@ async def grade(state: BCOState, *, run: RunContext) -> GradeUpdate:
     run.evidence.write_text(
         iteration, "grade.md", render_distill(distill_of(prediction, computed, made, grading=run.config.grading))
     )
+    run.evidence.write_tables(run.tasks, candidate_records(run.receipts))
     run.events.emit(
         "grade", iteration, candidate=candidate, verdict=made["verdict"], cause=made["cause"],
-        subset_change=computed.subset_change,
+        subset_change=computed.subset_change, losses=len(computed.regressions), bound=prediction.downside_bound,
     )  # fmt: skip
     return {"grade": made}
 

@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from bco_graph.config import ProposerConfig
-from bco_graph.errors import StepFailed
+from bco_graph.errors import StepFailed, SubmissionRefused
 from bco_graph.proposers.handoff import HandoffProposer
 from bco_graph.protocols import Step, StepResult
 from bco_graph.state import StepName
@@ -61,6 +61,7 @@ async def test_the_question_holds_all_that_is_needed_and_is_plain_json(workspace
         "instructions": str(workspace / "STEP.md"),
         "schema": Form.model_json_schema(),
         "refused": None,
+        "tries_left": 3,
     }
     assert second["refused"] == ["word: missing; it is required (string)"]
 
@@ -163,3 +164,26 @@ async def test_the_instructions_are_not_written_again_where_they_stand(workspace
 
     await hand_off(proposer(), make_step(workspace), answer)
     assert times[0] == times[1]
+
+
+async def test_a_refused_answer_stays_refused_when_what_it_was_checked_against_is_mended(workspace: Path) -> None:
+    """The node runs again for each answer; the first one must not be taken then in place of the second."""
+    allowed = {"colour": "red"}
+
+    def accept(model: BaseModel) -> str:
+        assert isinstance(model, Form)
+        if allowed["colour"] == "red":
+            raise SubmissionRefused(["mend the scaffold first"])
+        return model.word
+
+    step = Step("propose", 2, "bco", workspace, "Name a colour.", Form, accept)
+
+    def answer(question: Mapping[str, Any], number: int) -> Any:
+        if number:
+            assert question["refused"] == ["mend the scaffold first"]
+            allowed["colour"] = "blue"
+        return {"word": "second" if number else "first"}
+
+    result = await hand_off(proposer(), step, answer)
+    assert result.submission == {"word": "second"}
+    assert result.refusals == [["mend the scaffold first"]]

@@ -494,7 +494,7 @@ def test_a_grade_shows_computed_figures_beside_predicted_ones_and_the_reading(tm
     )  # fmt: skip
     text = rendered(show(run.close(), "grade iter_001")[1], width=100)
     for expected in (
-        "refuted  subset +0.500 -> -0.500  behaviour changed, the score did not",
+        "refuted  subset +0.500 -> -0.500  2 tasks lost, at most 0 predicted",
         "t1, t3  at most 0 predicted",
         "blind spot t3",
         "0% of the named types improved",

@@ -151,7 +151,7 @@ def is_specific(words: Phrase) -> bool:
 
 
 def _build(tasks: list[Task], golds: Mapping[str, JSON], allow: str) -> LeakPatterns:
-    shared = max(2, len(tasks) // 5)
+    shared = max(2, len(tasks) // 20)
     answers = {task.id: list(_strings(golds.get(task.id))) for task in tasks}
     texts = {task.id: list(_strings(dict(task.inputs))) for task in tasks}
     kinds = _phrases_of(texts, answers, shared) | _golds_of(texts, answers, shared)

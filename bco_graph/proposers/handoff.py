@@ -6,6 +6,7 @@ here can be repeated: the same answers give the same results, and no file that s
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
@@ -22,7 +23,7 @@ T = TypeVar("T")
 
 READY = "ready"
 _TAKEN = ".handoff"
-"""Folder of the submissions that were read from files, one per answer, so that a repeated node reads the same."""
+"""Folder of what a repeated node must find again: per answer, the submission read from a file, or its refusal."""
 
 
 class HandoffProposer:
@@ -39,19 +40,37 @@ class HandoffProposer:
         refused: Sequence[str] | None = None
         while True:
             number = len(intake.refusals)
-            answer = _ask(step, instructions, refused, number)
+            answer = _ask(step, instructions, refused, intake)
             try:
-                accepted = intake.offer(_read(step, answer, number))
+                accepted = _offer(step, intake, answer, number)
             except SubmissionRefused as error:
                 refused = error.reasons
                 if len(intake.refusals) == number:
                     refused = _count(intake, error.reasons)
+                _remember(step, number, refused)
                 continue
             except StepFailed:
                 _drop_taken(step, number)
                 raise
             _drop_taken(step, number)
             return intake.result(accepted)
+
+
+def _offer(step: Step[T], intake: Intake[T], answer: Any, number: int) -> tuple[T, dict[str, JSON]]:
+    """The accepted submission. An answer that was refused stays refused when the node runs again: what it was checked
+    against, such as the scaffold, may have been mended since, for the next answer."""
+    earlier = _refusal(step, number)
+    if earlier.is_file():
+        intake.refuse(list(json.loads(earlier.read_text(encoding="utf-8"))))
+    return intake.offer(_read(step, answer, number))
+
+
+def _refusal(step: Step[Any], number: int) -> Path:
+    return step.workspace / _TAKEN / f"{_stem(step)}-{number}.refused"
+
+
+def _remember(step: Step[Any], number: int, reasons: Sequence[str]) -> None:
+    write_file(_refusal(step, number), json.dumps(list(reasons)).encode(), beside=step.workspace)
 
 
 def _count(intake: Intake[Any], reasons: list[str]) -> list[str]:
@@ -61,7 +80,7 @@ def _count(intake: Intake[Any], reasons: list[str]) -> list[str]:
         return refused.reasons
 
 
-def _ask(step: Step[Any], instructions: Path, refused: Sequence[str] | None, number: int) -> Any:
+def _ask(step: Step[Any], instructions: Path, refused: Sequence[str] | None, intake: Intake[Any]) -> Any:
     from langgraph.errors import GraphInterrupt
     from langgraph.types import interrupt
 
@@ -72,13 +91,14 @@ def _ask(step: Step[Any], instructions: Path, refused: Sequence[str] | None, num
         "instructions": str(instructions.resolve()),
         "schema": step.schema.model_json_schema(),
         "refused": None if refused is None else list(refused),
+        "tries_left": intake.tries_left,
     }
     try:
         return interrupt(question)
     except GraphInterrupt:
         # Nobody has answered this question yet: what an abandoned thread took for it is not its answer.
-        for stale in (step.workspace / _TAKEN).glob(f"{_stem(step)}-*.json"):
-            if int(stale.stem.rsplit("-", 1)[1]) >= number:
+        for stale in (step.workspace / _TAKEN).glob(f"{_stem(step)}-*"):
+            if int(stale.stem.rsplit("-", 1)[1]) >= len(intake.refusals):
                 stale.unlink()
         raise
 

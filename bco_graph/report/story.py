@@ -23,6 +23,7 @@ from bco_graph.report.wording import (
     interval,
     kinds,
     one_line,
+    over_bound,
     score,
     subset,
 )
@@ -228,7 +229,11 @@ class Story:
         return [
             *self._head(event["iteration"]),
             fact(
-                "grade", (verdict, VERDICT_STYLES.get(verdict, "")), (moved, ""), (CAUSES.get(event["cause"], ""), "")
+                "grade",
+                (verdict, VERDICT_STYLES.get(verdict, "")),
+                (moved, ""),
+                (over_bound(event.get("losses"), event.get("bound")), ""),
+                (CAUSES.get(event["cause"], ""), ""),
             ),
         ]
 

@@ -11,7 +11,18 @@ from bco_graph.distill import CAUSES
 from bco_graph.report.layout import Block, Lines, columns, stacked
 from bco_graph.report.lines import Line, Part, fact, heading, prose
 from bco_graph.report.phrases import VERDICT_STYLES, belief_change, direction, reason_lines
-from bco_graph.report.wording import BASELINE, change, count, difference, interval, kinds, one_line, score, subset
+from bco_graph.report.wording import (
+    BASELINE,
+    change,
+    count,
+    difference,
+    interval,
+    kinds,
+    one_line,
+    over_bound,
+    score,
+    subset,
+)
 from bco_graph.state import candidate_id
 
 Facts = Mapping[str, Any]
@@ -125,7 +136,9 @@ def _graded(grade: Facts | None, prediction: Facts | None) -> list[Line]:
     moved = f"{change(prediction['subset']['expected'])} -> {observed}" if prediction else observed
     cause = CAUSES.get(grade["cause"], "") if grade["cause"] else ""
     verdict = grade["verdict"], VERDICT_STYLES.get(grade["verdict"], "")
-    return [heading(("grade", "bold")), fact("verdict", verdict, (f"subset {moved}", ""), (cause, ""))]
+    bound = prediction["downside_bound"] if prediction else None
+    lost = over_bound(len(grade["computed"].get("regressions") or ()), bound)
+    return [heading(("grade", "bold")), fact("verdict", verdict, (f"subset {moved}", ""), (lost, ""), (cause, ""))]
 
 
 def _figures(computed: Facts, prediction: Facts | None) -> list[Line]:

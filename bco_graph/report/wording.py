@@ -82,6 +82,13 @@ def interval(expected: float, low: float, high: float) -> str:
     return f"{change(expected)} [{change(low)}, {change(high)}]"
 
 
+def over_bound(losses: int | None, bound: int | None) -> str:
+    """Said only where more tasks were lost than the prediction allowed, since that alone can refute it."""
+    if losses is None or bound is None or losses <= bound:
+        return ""
+    return f"{count(losses, 'task')} lost, at most {bound} predicted"
+
+
 def subset(tasks: list[str], types: list[str], *, names: int = 3) -> str:
     """What a prediction is about: up to `names` types by name, tasks by number."""
     shown = [one_line(name) for name in types] if len(types) <= names else [count(len(types), "type")]
