@@ -24,9 +24,7 @@ ITERATIONS = 3
 """Rounds of the demo: what fits into five minutes on two cores."""
 
 
-def demo(
-    runs: Path, *, recorded: bool, proposer: str | None, iterations: int | None, quiet: bool
-) -> dict[str, Any]:
+def demo(runs: Path, *, recorded: bool, proposer: str | None, iterations: int | None, quiet: bool) -> dict[str, Any]:
     """Run it, measure held-out for baseline and best, and show what was learned. Replaces an earlier demo run."""
     console = Console(highlight=False, quiet=quiet)
     if not recorded and not local.available():

@@ -362,7 +362,7 @@ async def test_a_wider_state_keeps_its_own_keys(tmp_path: Path, server: Scripted
     config = toy_config(tmp_path, server, iterations=0)
     handle = RunHandle(config, suite=suite, proposer=ScriptedProposer({}))
     graph = create_bco(config, handle=handle, state_schema=Wider).compile()
-    state = await graph.ainvoke({"mine": "kept"})  # type: ignore[arg-type]
+    state = await graph.ainvoke({"mine": "kept"})
     handle.close()
     assert state["mine"] == "kept"
     assert NAIVE
