@@ -23,7 +23,8 @@ from bco_graph.state import JSON, Split
 
 GOLDEN = "7e8d459627d73d47f019a206de1f425af59ba5815f06512fbdc7477a1d8a3b1c"
 SPLITS: tuple[Split, Split] = ("train", "heldout")
-SEEDS = (7, 0, 1, 2, 3, 4, 5)
+SEEDS = (7, 0, 1, 2, 16)
+"""16 would have one gold answer four times in a type of `train`, if the generator did not see to it."""
 FUNCTION_WORDS = frozenset({"a", "an", "and", "for", "from", "in", "is", "of", "off", "on", "out", "the", "to", "two"})
 
 
@@ -151,6 +152,7 @@ def solve_days(task: Task) -> str:
         )
         for event in (first, last)
     ]
+    assert when[0] < when[1]
     return str((when[1] - when[0]).days)
 
 
