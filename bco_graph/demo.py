@@ -36,7 +36,8 @@ def demo(runs: Path, *, recorded: bool, proposer: str | None, iterations: int | 
     caches = {"extra_cache": RECORDING / "cache.sqlite", "offline": True} if recorded else {}
     facts, _ = drive_shown(config, quiet=quiet, overwrite=True, fresh=True, **caches)
     measured, table = asyncio.run(measure_heldout(config.run_dir, (), quiet=quiet, **caches))
-    _conclude(console, config, table, time.monotonic() - started)
+    best = facts["best"]["id"] if facts["best"] else None
+    _conclude(console, config, table, best, time.monotonic() - started)
     return {**facts, "heldout": measured, "seconds": round(time.monotonic() - started, 1), "recorded": recorded}
 
 
@@ -66,21 +67,24 @@ def _introduce(console: Console, *, recorded: bool, proposer: str | None) -> Non
     console.print(f"[bold]proposer[/]  {who}\n[bold]target[/]    {model}\n")
 
 
-def _conclude(console: Console, config: RunConfig, table: Any, seconds: float) -> None:
-    from rich.syntax import Syntax
+def _conclude(console: Console, config: RunConfig, table: Any, best: str | None, seconds: float) -> None:
+    from bco_graph.export import export_scaffold
+    from bco_graph.report.show import show
+    from bco_graph.run_folder import RunFolder
 
-    document = config.run_dir / "world_model_calibration.md"
-    console.rule("train and held-out, the untouched baseline beside the best")
+    folder = RunFolder(config.run_dir)
+    scaffold = config.run_dir.with_name(f"{config.name}-best-scaffold")
+    export_scaffold(folder, None, scaffold, overwrite=True)
+    console.print()
+    console.rule("train and held-out: the untouched baseline beside the best", align="left")
     console.print(table)
-    console.rule("what the world model learned")
-    console.print(Syntax(_head(document.read_text(encoding="utf-8")), "markdown", word_wrap=True, theme="ansi_dark"))
-    console.rule()
-    console.print(
-        f"{seconds:.0f} s. Look further:  bco show {config.run_dir} iter_001   |   bco diff {config.run_dir} iter_000 "
-        f"iter_001   |   bco export {config.run_dir} best-scaffold"
-    )
-
-
-def _head(document: str) -> str:
-    """The document without its HISTORY."""
-    return document.split("\n## History", 1)[0].strip()
+    console.rule("what the world model learned", align="left")
+    console.print(show(folder, "world-model")[1])
+    console.rule("the best scaffold", align="left")
+    console.print(f"{best or 'iter_000'}, written to {scaffold}:")
+    for path in sorted(path for path in scaffold.rglob("*") if path.is_file()):
+        lines = len(path.read_text(encoding="utf-8", errors="replace").splitlines())
+        console.print(f"  {path.relative_to(scaffold)}  {lines} lines")
+    console.print(f"\n{seconds:.0f} s. To look further:")
+    for command in ("show RUN iter_001", f"diff RUN iter_000 {best or 'iter_000'}", "show RUN E1", "status RUN"):
+        console.print(f"  bco {command.replace('RUN', str(config.run_dir))}")

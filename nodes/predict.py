@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import cast
 
-from bco_graph.world_model import WorldModel
 from pydantic import BaseModel
 
 from bco_graph.errors import SubmissionRefused
@@ -15,6 +14,7 @@ from bco_graph.runtime import RunContext
 from bco_graph.state import JSON, BCOState, PredictUpdate, Proposal, SealedPrediction, candidate_id
 from bco_graph.steps import perform
 from bco_graph.submissions import PredictSubmission
+from bco_graph.world_model import WorldModel
 
 DIFF_CHARACTERS = 20_000
 """Of the edit's diff in the instructions; the whole of it is `diff.patch` in the iteration's folder."""

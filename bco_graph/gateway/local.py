@@ -4,8 +4,9 @@ local/smollm2-135m   SmolLM2-135M-Instruct, a chat model; window 2,048 tokens, u
 local/gemma3-270m    Gemma 3 270M, a base model that continues `Question: ... Answer:` lines and stops at a newline
 
 One call at a time per model, each from an empty state: without that reset, the same request after another one with
-a common beginning may be answered differently even at temperature 0. Threads: one less than the cores, at most 4; on
-two busy cores, two threads were measured at 8 tokens/s and one at 49, since they wait for each other by spinning.
+a common beginning may be answered differently even at temperature 0. Threads: one per core, at most 4; they wait for
+each other by spinning, so on cores that others keep busy fewer are faster (`n_threads`): on two busy cores, two threads
+gave 8 tokens/s and one gave 49; on two idle ones, two threads are twice as fast as one.
 A reply is at most 512 tokens long where the request does not say. Loading takes 0.3 to 1 s, in which llama.cpp points
 this process's stdout and stderr elsewhere.
 """
@@ -68,7 +69,7 @@ class LocalModel:
     def __init__(self, name: str, *, window: int = DEFAULT_WINDOW, threads: int | None = None) -> None:
         _check(name, window)
         path, kind, llama_cpp = gguf.find(name), KINDS[name], _llama_cpp()
-        threads = threads or max(1, min(4, (os.cpu_count() or 2) - 1))
+        threads = threads or min(4, os.cpu_count() or 1)
         self.name, self.window, self._kind, self._lock = name, window, kind, threading.Lock()
         self._llama = llama_cpp.Llama(
             str(path), n_ctx=window, n_threads=threads, n_threads_batch=threads, verbose=False, seed=0
