@@ -44,6 +44,11 @@ def _json(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")(command)
 
 
+def _settings(command: Callable[..., Any]) -> Callable[..., Any]:
+    said = "Another value for a key of the config, such as budget.tokens=1000000; may be given again."
+    return click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help=said)(command)
+
+
 def _print(as_json: bool, facts: Any, shown: Any) -> None:
     if as_json:
         click.echo(json.dumps(facts, ensure_ascii=False))
@@ -108,6 +113,7 @@ def estimate(config: Path, calls_per_task: int, as_json: bool) -> None:
 @click.option("--proposer", default=None, help="Another deployment of models.model_list for the proposer.")
 @click.option("--baseline", type=RUN, default=None, help="Reuse the iteration 0 of this run.")
 @click.option("--overwrite", is_flag=True, help="Replace a run of the same name.")
+@_settings
 @_json
 @click.pass_context
 def run(
@@ -115,10 +121,10 @@ def run(
     **given: Any,
 ) -> None:  # fmt: skip
     """Start a run."""
-    from bco_graph.config import load_config
+    from bco_graph.config import load_config, parse_settings
 
-    proposer = given.pop("proposer")
-    overrides = {key: value for key, value in given.items() if value is not None}
+    proposer, settings = given.pop("proposer"), given.pop("settings")
+    overrides = parse_settings(settings) | {key: value for key, value in given.items() if value is not None}
     overrides |= {"roles.target": target} if target else {}
     overrides |= {"roles.proposer": proposer} if proposer else {}
     loaded = load_config(config, overrides=overrides)
@@ -128,13 +134,15 @@ def run(
 @main.command()
 @click.argument("folder", type=RUN, metavar="RUN")
 @click.option("--iterations", type=click.IntRange(0), default=None, help="Go on to this many iterations.")
+@_settings
 @_json
 @click.pass_context
-def resume(ctx: click.Context, folder: Path, iterations: int | None, as_json: bool) -> None:
+def resume(ctx: click.Context, folder: Path, iterations: int | None, settings: tuple[str, ...], as_json: bool) -> None:
     """Continue a run from where it stopped; nothing that is finished is paid again."""
+    from bco_graph.config import parse_settings
     from bco_graph.driver import stored_config
 
-    overrides = {} if iterations is None else {"iterations": iterations}
+    overrides = parse_settings(settings) | ({} if iterations is None else {"iterations": iterations})
     _go(ctx, stored_config(folder, overrides=overrides), as_json)
 
 

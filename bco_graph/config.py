@@ -5,6 +5,7 @@ Read once; nothing looks at the environment afterwards, but for `os.environ/NAME
 
 from __future__ import annotations
 
+import copy
 import difflib
 import types
 import typing
@@ -180,9 +181,7 @@ def load_config(path: Path, *, overrides: dict[str, Any] | None = None) -> RunCo
         raise ConfigError(f"{path} is not YAML: {error}") from error
     if not isinstance(raw, dict):
         raise ConfigError(f"{path} holds no mapping at its top; `bco init` writes a config to start from")
-    for dotted, value in (overrides or {}).items():
-        _set(raw, dotted, value)
-    return check_config(raw, source=str(path), base=path.parent)
+    return check_config(with_overrides(raw, overrides or {}), source=str(path), base=path.parent)
 
 
 def check_config(raw: dict[str, Any], *, source: str = "config", base: Path | None = None) -> RunConfig:
@@ -202,11 +201,32 @@ def check_config(raw: dict[str, Any], *, source: str = "config", base: Path | No
     return config.model_copy(update=changes)
 
 
-def _set(raw: dict[str, Any], dotted: str, value: Any) -> None:
-    *parents, last = dotted.split(".")
-    for key in parents:
-        raw = raw.setdefault(key, {})
-    raw[last] = value
+def with_overrides(raw: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+    """A copy of a plain config with dotted keys, such as `budget.tokens`, set to other values."""
+    changed = copy.deepcopy(raw)
+    for dotted, value in overrides.items():
+        *parents, last = dotted.split(".")
+        section = changed
+        for key in parents:
+            section = section.setdefault(key, {})
+            if not isinstance(section, dict):
+                raise ConfigError(f"{dotted!r} cannot be set: {key!r} is no section")
+        section[last] = value
+    return changed
+
+
+def parse_settings(settings: typing.Iterable[str]) -> dict[str, Any]:
+    """`KEY=VALUE` texts as overrides; the value is read as YAML, so that 3 is a number and null is no limit."""
+    parsed = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"{setting!r} is no setting: write KEY=VALUE, such as budget.tokens=1000000")
+        try:
+            parsed[key.strip()] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"{setting!r}: the value is not YAML: {error}") from error
+    return parsed
 
 
 def _explain(error: ValidationError, source: str) -> str:

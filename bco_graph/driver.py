@@ -18,7 +18,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.types import Command
 
 from bco_graph.binding import RunHandle
-from bco_graph.config import RunConfig, check_config
+from bco_graph.config import RunConfig, check_config, with_overrides
 from bco_graph.errors import RunError
 from bco_graph.events import Event
 from bco_graph.graph import create_bco, recursion_limit
@@ -146,11 +146,11 @@ class _sigterm_cancels:  # noqa: N801  # used as a `with` word
 
 
 def stored_config(folder: Path, *, overrides: dict[str, Any] | None = None) -> RunConfig:
-    """The config that a run folder was made with. `overrides` replace top-level keys, such as `iterations`."""
+    """The config that a run folder was made with. `overrides` maps dotted keys, such as `budget.tokens`, to values."""
     raw = RunFolder(folder).read().get("config")
     if not isinstance(raw, dict):
         raise RunError(f"{folder}/run.json holds no config")
-    config = check_config({**raw, **(overrides or {})}, source=f"{folder}/run.json")
+    config = check_config(with_overrides(raw, overrides or {}), source=f"{folder}/run.json")
     return config.model_copy(update={"runs": str(folder.parent), "name": folder.name})
 
 

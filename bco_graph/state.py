@@ -34,9 +34,8 @@ Verdict = Literal["held", "refuted", "inert", "void", "undecided"]
 Mode = Literal["probe", "act", "refine", "explore"]
 Cause = Literal["not_wired", "behaviour_without_score", "surface_without_failure", "belief_wrong"]
 StepName = Literal["propose", "predict", "grade", "update"]
-StopReason = Literal["iterations", "budget", "failures", "drained"]
-"""`iterations`: all were run; `budget`: a limit was met; `failures`: too many failed iterations in a row;
-`drained`: asked to stop (Ctrl-C, SIGTERM)."""
+StopReason = Literal["iterations", "budget", "failures"]
+"""`iterations`: all were run; `budget`: a limit was met; `failures`: too many failed iterations in a row."""
 
 
 class Failure(TypedDict):

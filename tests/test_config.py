@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from bco_graph.config import RunConfig, check_config, load_config
+from bco_graph.config import RunConfig, check_config, load_config, parse_settings, with_overrides
 from bco_graph.errors import ConfigError
 from bco_graph.starting import write_config
 
@@ -130,3 +130,20 @@ def test_init_never_replaces_a_file(tmp_path: Path) -> None:
 def test_init_of_an_unknown_suite_says_which_there_are(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"did you mean 'quickstart'.*installed: jsonl, quickstart"):
         write_config(tmp_path / "bco.yaml", suite="quickstrat", folder=None, method="bco")
+
+
+def test_settings_are_yaml_values_of_dotted_keys_and_checked_like_the_file() -> None:
+    parsed = parse_settings(["iterations=3", "budget.tokens=null", "models.cache=false", "name = x"])
+    assert parsed == {"iterations": 3, "budget.tokens": None, "models.cache": False, "name": "x"}
+    given = raw(budget={"tokens": 5})
+    config = check_config(with_overrides(given, parsed))
+    assert (config.iterations, config.budget.tokens, config.models.cache, config.name) == (3, None, False, "x")
+    assert given["budget"] == {"tokens": 5}
+    with pytest.raises(ConfigError, match=r"budget\.token: unknown key \(did you mean 'tokens'"):
+        check_config(with_overrides(given, parse_settings(["budget.token=1"])))
+
+
+@pytest.mark.parametrize("setting", ["iterations", "=3", "budget.tokens=[", "name.x=1"])
+def test_what_is_no_setting_is_refused(setting: str) -> None:
+    with pytest.raises(ConfigError, match=r"no setting|not YAML|cannot be set"):
+        check_config(with_overrides(raw(), parse_settings([setting])))

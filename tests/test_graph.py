@@ -232,6 +232,21 @@ async def test_a_run_goes_on_to_more_iterations_and_pays_only_for_them(
     ]  # fmt: skip
 
 
+async def test_a_budget_ends_the_run_before_the_call_that_would_pass_it_and_a_larger_one_goes_on(
+    tmp_path: Path, server: ScriptedModelServer, suite: ToySuite
+) -> None:
+    proposer = two_edits()
+    limited = toy_config(tmp_path, server, budget={"calls": 16})
+    ended, _ = await play(limited, suite, proposer)
+    assert ended.stop == "budget"
+    assert len(server.requests) == 16
+    assert [c["mean"] for c in ended.state["candidates"]] == [0.0, 0.5]
+    ended, _ = await play(toy_config(tmp_path, server, budget={"calls": 100}), suite, proposer)
+    assert ended.stop == "iterations"
+    assert [c["mean"] for c in ended.state["candidates"]] == [0.0, 0.5, 1.0]
+    assert len(server.requests) == 24
+
+
 class Interrupted(ScriptedProposer):
     """Fails at one step, the first time, with what no one catches."""
 

@@ -134,7 +134,6 @@ def test_a_run_begins_with_what_it_is_and_ends_with_the_best_beside_the_untouche
         ({"stop": "failures"}, "too many failed iterations in a row"),
         ({"stop": "failures"}, "bco show runs/quick iter_003"),
         ({"stop": "budget"}, "bco status runs/quick"),
-        ({"stop": "drained"}, "bco resume runs/quick"),
     ],
 )
 def test_every_kind_of_end_says_why_and_what_to_type_next(changes: dict[str, Any], expected: str) -> None:

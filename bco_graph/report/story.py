@@ -128,8 +128,11 @@ class Story:
                 (f"bco resume {run}", "try again"),
             ]
         elif event["stop"] == "budget":
-            commands = [(f"bco status {run}", "what was spent, and where")]
-        elif event["stop"] == "drained" or event["stop"] is None:
+            commands = [
+                (f"bco status {run}", "what was spent, and where"),
+                (f"bco resume {run} --set budget.tokens=N", "go on with another limit"),
+            ]
+        elif event["stop"] is None:
             commands = [(f"bco resume {run}", "go on from here")]
         elif event["best"] in (None, BASELINE):
             commands = [(f"bco status {run}", "where it stands"), (f"bco resume {run} --iterations N", "go on to N")]

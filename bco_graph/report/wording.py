@@ -13,7 +13,6 @@ STOPS = {
     "iterations": "all iterations were run",
     "budget": "a budget is used up",
     "failures": "too many failed iterations in a row",
-    "drained": "it was asked to stop",
 }
 
 _UNSHOWABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
