@@ -28,7 +28,7 @@ def demo(runs: Path, *, recorded: bool, proposer: str | None, iterations: int | 
     """Run it, measure held-out for baseline and best, and show what was learned. Replaces an earlier demo run."""
     console = Console(highlight=False, quiet=quiet)
     if not recorded and not local.available():
-        console.print("llama-cpp-python or the model is not installed (extra [local]): showing the recorded run\n")
+        console.print(r"llama-cpp-python or the model is not installed (extra \[local]): showing the recorded run" "\n")
         recorded = True
     config = _config(runs, proposer=proposer, iterations=iterations)
     _introduce(console, recorded=recorded, proposer=proposer)

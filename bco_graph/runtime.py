@@ -241,9 +241,11 @@ def _assemble(
 
 
 def _hidden(folder: RunFolder, suite: Suite) -> list[Path]:
-    """What no candidate may see: the run, and where the suite keeps its grader and gold."""
+    """What no candidate may see: the run, and the package in which the suite keeps its grader and gold."""
     module = sys.modules.get(type(suite).__module__)
-    return [folder.root, *([Path(module.__file__).parent] if module and module.__file__ else [])]
+    home = Path(module.__file__).parent if module and module.__file__ else None
+    # A suite that is a single file beside others shares its folder, such as site-packages: that one stays.
+    return [folder.root, *([home] if home and (home / "__init__.py").is_file() else [])]
 
 
 def _task(suite: Suite, tasks: Sequence[Task]) -> str:

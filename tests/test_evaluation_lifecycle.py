@@ -333,7 +333,8 @@ async def test_a_hidden_folder_is_empty_in_the_sandbox(tmp_path: Path) -> None:
     folder = Path(ensurepip.__file__).parent
     agent = f"import os\ndef solve(task, target): return os.listdir({str(folder)!r})"
     source = write_scaffold(tmp_path / "scaffold", agent)
-    executor = LocalExecutor(Evaluation(), socket_path=NO_SOCKET, hide=[folder])
+    within = next(path for path in folder.iterdir() if path.is_dir())
+    executor = LocalExecutor(Evaluation(), socket_path=NO_SOCKET, hide=[within, folder])
     assert [result.answer for result in await run_all(executor, source, [job("t")])] == [[]]
 
 

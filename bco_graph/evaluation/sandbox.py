@@ -196,7 +196,9 @@ def _to_hide(hide: Sequence[Path], shown: Sequence[Path]) -> list[Path]:
     installed = [Path(sysconfig.get_path(name), package.name) for name in ("purelib", "platlib")]
     folders = [package, *installed, *hide]
     both = dict.fromkeys(form for folder in folders for form in (folder.absolute(), folder.resolve()))
-    return [path for path in both if path.is_dir() and any(path.is_relative_to(folder) for folder in shown)]
+    seen = [path for path in both if path.is_dir() and any(path.is_relative_to(folder) for folder in shown)]
+    # A folder inside of a hidden one is gone already, and could not be mounted over.
+    return [path for path in seen if not any(other in path.parents for other in seen)]
 
 
 def _below_tmp() -> list[str]:
