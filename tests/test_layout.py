@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -128,3 +129,20 @@ def test_the_public_names_are_the_surface() -> None:
         assert getattr(bco_graph, name) is not None
     with pytest.raises(AttributeError):
         _ = bco_graph.nothing
+
+
+def test_a_wheel_holds_every_room_once(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        cwd=ROOT, check=True, capture_output=True,
+    )  # fmt: skip
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    wanted = [
+        "nodes/propose.py", "prompts/skill_bco.md", "benchmarks/quickstart/surface.md", "evaluation/worker.py",
+        "benchmarks/quickstart/scaffold/prompt.md", "examples/quickstart/bco.yaml", "py.typed",
+        "examples/quickstart/recorded/bco/cache.sqlite", "examples/quickstart/recorded/bco/iter_001/source/agent.py",
+    ]  # fmt: skip
+    assert [name for name in wanted if f"bco_graph/{name}" not in names] == []
+    assert {name.split("/")[0] for name in names} == {"bco_graph", "bco_graph-0.1.0.dist-info"}
+    assert len(names) == len(set(names))
