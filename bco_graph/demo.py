@@ -31,6 +31,8 @@ def demo(runs: Path, *, recorded: bool, proposer: str | None, iterations: int | 
         console.print(r"llama-cpp-python or the model is not installed (extra \[local]): showing the recorded run" "\n")
         recorded = True
     config = _config(runs, proposer=proposer, iterations=iterations)
+    if proposer is not None:
+        _try_proposer(config)
     _introduce(console, recorded=recorded, proposer=proposer)
     started = time.monotonic()
     caches = {"extra_cache": RECORDING / "cache.sqlite", "offline": True} if recorded else {}
@@ -55,6 +57,15 @@ def _config(runs: Path, *, proposer: str | None, iterations: int | None) -> RunC
     raw["models"]["model_list"].append({"model_name": "proposer", "litellm_params": {"model": proposer}})
     raw["roles"]["proposer"] = "proposer"
     return RunConfig.model_validate(raw)
+
+
+def _try_proposer(config: RunConfig) -> None:
+    """One cheap call first: a missing key is said at once and not after the baseline."""
+    from bco_graph.doctor import examine_roles
+
+    for check in asyncio.run(examine_roles(config)):
+        if not check["ok"]:
+            raise ConfigError(f"{check['what']}: {check['found']}")
 
 
 def _introduce(console: Console, *, recorded: bool, proposer: str | None) -> None:

@@ -23,10 +23,13 @@ class Check(TypedDict):
 
 async def examine(config: RunConfig) -> list[Check]:
     """Every check, also after one has failed. Nothing is written to the run folder."""
-    checks = [_suite(config), _sandbox(config), _disk(config), _git()]
+    return [_suite(config), _sandbox(config), _disk(config), _git(), *await examine_roles(config)]
+
+
+async def examine_roles(config: RunConfig) -> list[Check]:
+    """One cheap call for each role that the run uses."""
     with tempfile.TemporaryDirectory(prefix="bco-doctor-") as scratch:
-        checks += await _roles(config, Path(scratch))
-    return checks
+        return await _roles(config, Path(scratch))
 
 
 def _suite(config: RunConfig) -> Check:

@@ -1,7 +1,7 @@
 """update: correct the beliefs that the outcome addresses, one by one, all or none (Eq. 5, Calibrate and Apply).
 
-After the baseline this is ConstructBeliefs. After an iteration without a candidate, or a refused update, the HEAD
-stays byte-identical; HISTORY grows by a record in every case.
+After the baseline this is ConstructBeliefs. After an iteration without a candidate the HEAD stays byte-identical; after
+a refused update its beliefs do, and the experiment is recorded. HISTORY grows by a record in every case.
 """
 
 from __future__ import annotations

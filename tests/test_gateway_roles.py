@@ -17,7 +17,7 @@ import respx
 
 from bco_graph.config import Budget, Models, Roles
 from bco_graph.errors import AuthenticationFailed, ConfigError, ModelCallError, RequestRejected, UpstreamUnavailable
-from bco_graph.gateway import Gateway
+from bco_graph.gateway import Gateway, local
 from bco_graph.ledger import Ledger
 from bco_graph.protocols import Caller
 from bco_graph.receipts import Receipts
@@ -306,3 +306,15 @@ print(os.environ["LITELLM_LOCAL_MODEL_COST_MAP"])
         capture_output=True, text=True, encoding="utf-8", timeout=120, cwd=REPOSITORY, env=environment,
     )  # fmt: skip
     assert (done.stdout.strip(), done.stderr, done.returncode) == ("True", "", 0)
+
+
+def test_a_target_in_this_process_and_a_proposer_of_a_provider_start_side_by_side(tmp_path: Path) -> None:
+    """What `bco init` writes: litellm's router must take a list that names our in-process models too."""
+    target = {"model_name": "t", "litellm_params": {"model": "local/smollm2-135m"}}
+    proposer = {"model_name": "p", "litellm_params": {"model": "anthropic/claude-opus-4-5", "api_key": "dummy"}}
+    if not local.available():
+        pytest.skip("the extra [local] is not installed")
+    with opened(tmp_path, target, proposer, roles={"proposer": "p"}) as room:
+        assert room.gateway.fingerprint("proposer")["model"] == "anthropic/claude-opus-4-5"
+        assert room.gateway.capabilities("proposer")["tools"] is True
+        assert room.gateway.capabilities("target")["tools"] is False

@@ -11,6 +11,7 @@ from typing import Any
 
 from bco_graph.config import Models
 from bco_graph.errors import ConfigError, ContextOverflow, ModelCallError, RequestRejected
+from bco_graph.gateway import local
 from bco_graph.gateway.deployments import Deployed, Fleet
 from bco_graph.gateway.failures import failure, retry_after_s
 from bco_graph.gateway.lanes import is_completion, parsed, too_late
@@ -29,6 +30,8 @@ class LitellmLane:
             _require_key(self._litellm, deployed)
         self._drop_params = models.litellm_settings.get("drop_params", False) is True
         self._timeout_s = models.timeout_s
+        if any(entry["litellm_params"]["model"].startswith("local/") for entry in fleet.router):
+            local.register()  # the router refuses a list with a provider that litellm does not know
         settings = {"disable_cooldowns": True, **models.router_settings, "num_retries": 0, "timeout": models.timeout_s}
         self._router = self._litellm.Router(model_list=fleet.router, **settings)
         self._models = {entry["litellm_params"]["model"] for entry in fleet.router}
