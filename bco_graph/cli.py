@@ -224,6 +224,20 @@ def heldout(ctx: click.Context, folder: Path, candidates: tuple[str, ...], as_js
 
 @main.command()
 @click.argument("folder", type=RUN, metavar="RUN")
+@_json
+def verify(folder: Path, as_json: bool) -> None:
+    """Work every figure out again from the stored rows, and compare."""
+    from bco_graph.report.verify import render_findings
+    from bco_graph.report.verify import verify as check
+    from bco_graph.run_folder import RunFolder
+
+    findings = check(RunFolder(folder))
+    _print(as_json, {"findings": findings}, render_findings(findings))
+    sys.exit(1 if any(finding["wrong"] for finding in findings) else 0)
+
+
+@main.command()
+@click.argument("folder", type=RUN, metavar="RUN")
 @click.argument("a")
 @click.argument("b")
 @_json

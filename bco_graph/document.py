@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bco_graph.calibration import CalibrationRecord, Computed, calibration_block, record_of
+from bco_graph.config import RunConfig
 from bco_graph.prediction import Prediction
 from bco_graph.receipts import Receipts
-from bco_graph.runtime import RunContext
 from bco_graph.world_model import Document, HistoryRecord, WorldModel, render_document
 
 
@@ -29,9 +29,12 @@ def calibration_records(receipts: Receipts) -> list[CalibrationRecord]:
     ]
 
 
-def draw_document(run: RunContext) -> None:
-    """Write `world_model_calibration.md`. The Calibration block is off in `grading: paper`."""
-    block = None
-    if run.config.world_model.calibration_block and run.config.grading != "paper":
-        block = calibration_block(calibration_records(run.receipts)) or None
-    run.evidence.write_document(render_document(document_of(run.receipts), calibration_block=block))
+def document_text(receipts: Receipts, *, calibration: bool) -> str:
+    """`world_model_calibration.md` as it should stand now. `calibration`: with the block of the proposer's record."""
+    block = calibration_block(calibration_records(receipts)) if calibration else ""
+    return render_document(document_of(receipts), calibration_block=block or None)
+
+
+def shows_calibration(config: RunConfig) -> bool:
+    """Off by config, and in `grading: paper`, where the figures are the proposer's own."""
+    return config.world_model.calibration_block and config.grading != "paper"

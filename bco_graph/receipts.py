@@ -254,6 +254,10 @@ class Receipts:
             db.execute("insert into heldout values (null,?,?,?)", (candidate, reason, time.time()))
             return int(db.execute("select count(*) from heldout").fetchone()[0])
 
+    def heldout_candidates(self) -> list[str]:
+        """Candidates with a logged access, in the order of the accesses."""
+        return [row[0] for row in self._all("select candidate from heldout order by id")]
+
     def heldout_looks(self) -> int:
         return int(self._one("select count(*) from heldout")[0])
 

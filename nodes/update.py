@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from bco_graph.calibration import Computed, touched_beliefs
 from bco_graph.distill import distill_of, render_distill
-from bco_graph.document import draw_document
+from bco_graph.document import document_text, shows_calibration
 from bco_graph.prediction import Prediction
 from bco_graph.runtime import RunContext
 from bco_graph.state import JSON, BCOState, UpdateUpdate, candidate_id
@@ -33,7 +33,7 @@ async def update(state: BCOState, *, run: RunContext) -> UpdateUpdate:
         done = await _document(state, run, iteration, head)
         run.receipts.add_step(iteration, "document", done)
         run.events.emit("beliefs", iteration, changes=done["changes"])
-    draw_document(run)
+    run.evidence.write_document(document_text(run.receipts, calibration=shows_calibration(run.config)))
     return {"world_model": done["head"]}
 
 

@@ -90,6 +90,7 @@ def test_a_run_by_hand_from_the_first_command_to_the_exported_scaffold(
         ("iter_000", 0.0), ("iter_001", 0.5)
     ]  # fmt: skip
     assert "held" in bco(tmp_path, "show", "runs/toy", "iter_001")
+    assert "ok  computed grades" in bco(tmp_path, "verify", "runs/toy")
     assert "did you mean" in bco(tmp_path, "show", "runs/toy", "iter_00", code=2)
     assert "+Reply with only the word." in bco(tmp_path, "diff", "runs/toy", "iter_000", "iter_001")
     bco(tmp_path, "export", "runs/toy", "best")
@@ -168,5 +169,5 @@ def test_a_stopped_run_says_how_to_go_on_and_pays_nothing_twice(
 def test_help_names_every_command() -> None:
     said = bco(Path.cwd(), "--help")
     for command in ("init", "doctor", "estimate", "run", "resume", "step", "submit", "status", "watch", "show",
-                    "heldout", "diff", "export", "demo"):  # fmt: skip
+                    "heldout", "diff", "export", "verify", "demo"):  # fmt: skip
         assert f"\n  {command} " in said
