@@ -10,7 +10,7 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -189,14 +189,19 @@ class Receipts:
     # -- calls -----------------------------------------------------------------------------------------------
 
     def add_call(self, call: CallRecord) -> None:
+        self.add_calls([call])
+
+    def add_calls(self, calls: Sequence[CallRecord]) -> None:
+        """Several calls under one commit, in their order."""
+        at = time.time()
+        rows = [
+            (call.role, call.candidate, call.task, call.repeat, call.step, call.deployment, call.model, call.key,
+             call.cached, call.attempts, call.status, call.prompt_tokens, call.cached_tokens, call.completion_tokens,
+             call.usd, call.seconds, call.request, call.response, dumps(call.changes), at)
+            for call in calls
+        ]  # fmt: skip
         with self._write() as db:
-            db.execute(
-                f"insert into calls values (null{',?' * 20})",
-                (call.role, call.candidate, call.task, call.repeat, call.step, call.deployment, call.model, call.key,
-                 call.cached, call.attempts, call.status, call.prompt_tokens, call.cached_tokens,
-                 call.completion_tokens, call.usd, call.seconds, call.request, call.response, dumps(call.changes),
-                 time.time()),
-            )  # fmt: skip
+            db.executemany(f"insert into calls values (null{',?' * 20})", rows)
 
     def last_call(self) -> int:
         """Number of the newest call; 0 before the first."""

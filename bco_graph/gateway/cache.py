@@ -11,7 +11,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bco_graph.errors import RunUnreadable
@@ -48,10 +48,13 @@ class ResponseCache:
                     return str(row[0])
         return None
 
-    def put(self, key: str, response: str, model: str) -> None:
-        """Store a response, durably; the first one under a key stays."""
+    def put(self, rows: Sequence[tuple[str, str, str]]) -> None:
+        """Store responses, (key, response, model) each, durably and under one commit; the first under a key stays."""
+        at = time.time()
         with self._lock:
-            self._own.execute("insert or ignore into cache values (?,?,?,?)", (key, response, model, time.time()))
+            self._own.execute("begin")
+            self._own.executemany("insert or ignore into cache values (?,?,?,?)", [(*row, at) for row in rows])
+            self._own.execute("commit")
 
     def export(self, path: Path) -> int:
         """Write all responses of both files to a new one in the order of their keys; returns how many."""

@@ -11,7 +11,7 @@ import copy
 import json
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bco_graph.errors import (
@@ -26,6 +26,7 @@ from bco_graph.errors import (
 from bco_graph.gateway.cache import ResponseCache, cache_key
 from bco_graph.gateway.deployments import Deployed, LaneName
 from bco_graph.gateway.failures import Redactor
+from bco_graph.gateway.group_commit import GroupCommit
 from bco_graph.gateway.lanes import Lane, Retries
 from bco_graph.gateway.pinning import Pinned, pin
 from bco_graph.gateway.prices import Price
@@ -85,6 +86,9 @@ class Calls:
     _under_way: set[asyncio.Task[_Landed]] = field(default_factory=set)
     _askings: OrderedDict[Caller, Counter[str]] = field(default_factory=OrderedDict)
 
+    def __post_init__(self) -> None:
+        self._commits = GroupCommit(self._commit)
+
     async def complete(self, caller: Caller, request: Mapping[str, JSON], *, probe: bool = False) -> dict[str, JSON]:
         """`probe`: one attempt, neither looked up nor stored."""
         call = self._prepare(caller, request)
@@ -116,6 +120,7 @@ class Calls:
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
+        self._commits.close()
 
     # -- before it is sent -----------------------------------------------------------------------------------
 
@@ -192,11 +197,16 @@ class Calls:
         if failed:
             changes["retries"] = failed
         record = self._record(call, landed, attempts=len(failed) + 1, changes=changes)
-        self.receipts.add_call(record)
+        stored = (call.key, landed.reply, record.model) if cache is not None and landed.error is None else None
+        await self._commits.add((record, stored))
         self.ledger.book(record, hold)
-        if cache is not None and landed.error is None:
-            cache.put(call.key, landed.reply, record.model)
         return landed
+
+    def _commit(self, batch: Sequence[tuple[CallRecord, tuple[str, str, str] | None]]) -> None:
+        self.receipts.add_calls([record for record, _ in batch])
+        stored = [row for _, row in batch if row is not None]
+        if stored and self.cache is not None:
+            self.cache.put(stored)
 
     def _check_window(self, call: _Call) -> None:
         window, length = self.windows.get(call.deployed.name), text_bytes(call.pinned.request)

@@ -1,13 +1,17 @@
 """What the gateway costs: calls through its Unix socket, receipts on disk, against bare aiohttp, in one run.
 
-One line of output: {"calls", "delay_ms", "bare_s", "gateway_s", "ratio"}; a task body as the scaffolds send it, such as
-{"model": "target", "messages": [{"role": "user", "content": "question 7 ..."}]}.
+The model server and the caller are processes of their own, as providers and candidates are. Each is timed three times,
+in turn; one line of output has the medians: {"calls", "at_once", "delay_ms", "bare_s", "gateway_s", "ratio"}. A task's
+body is such as {"model": "target", "messages": [{"role": "user", "content": "question 7 ..."}]}.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -21,7 +25,7 @@ from bco_graph.ledger import Ledger
 from bco_graph.protocols import Caller
 from bco_graph.receipts import Receipts
 
-CALLS, AT_ONCE, DELAY_S = 1449, 64, 0.05
+CALLS, AT_ONCE, DELAY_S, ROUNDS = 1449, 64, 0.05, 3
 REPLY = {
     "id": "x", "object": "chat.completion", "model": "m", "created": 0,
     "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "ok"}}],
@@ -29,7 +33,7 @@ REPLY = {
 }  # fmt: skip
 
 
-async def upstream() -> tuple[web.AppRunner, str]:
+async def serve() -> None:
     async def answer(request: web.Request) -> web.Response:
         await request.read()
         await asyncio.sleep(DELAY_S)
@@ -39,42 +43,62 @@ async def upstream() -> tuple[web.AppRunner, str]:
     app.router.add_post("/v1/chat/completions", answer)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    return runner, f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    print(runner.addresses[0][1], flush=True)
+    await asyncio.sleep(3600)
 
 
-async def timed(connector: aiohttp.BaseConnector, url: str, tokens: list[str]) -> float:
+async def call(where: str, token: str, first: int) -> None:
+    """Make the calls and print the seconds. `where` is a URL, or the path of a socket."""
+    is_socket = where.startswith("/")
+    connector = aiohttp.UnixConnector(path=where, limit=0) if is_socket else aiohttp.TCPConnector(limit=0)
+    url = "http://gateway/v1/chat/completions" if is_socket else where
     room = asyncio.Semaphore(AT_ONCE)
-    async with aiohttp.ClientSession(connector=connector) as session:
+    async with aiohttp.ClientSession(connector=connector, headers={"Authorization": f"Bearer {token}"}) as client:
 
         async def one(number: int) -> None:
             body = {"model": "target", "messages": [{"role": "user", "content": f"question {number} " + "x" * 400}]}
-            headers = {"Authorization": f"Bearer {tokens[number]}"}
-            async with room, session.post(url, json=body, headers=headers) as reply:
-                assert (await reply.json())["choices"], reply.status
+            async with room, client.post(url, json=body) as reply:
+                if not (await reply.json()).get("choices"):
+                    raise RuntimeError(f"no reply: {reply.status}")
 
         began = time.perf_counter()
-        await asyncio.gather(*(one(number) for number in range(CALLS)))
-        return time.perf_counter() - began
+        await asyncio.gather(*(one(first + number) for number in range(CALLS)))
+        print(time.perf_counter() - began)
 
 
-async def main() -> None:
-    runner, base = await upstream()
+def timed(where: str, token: str, first: int) -> float:
+    command = [sys.executable, __file__, "call", where, token, str(first)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def main() -> None:
+    server = subprocess.Popen([sys.executable, __file__, "serve"], stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    base = f"http://127.0.0.1:{server.stdout.readline().strip()}/v1"
     with tempfile.TemporaryDirectory() as scratch:
         receipts = Receipts(Path(scratch) / "receipts.sqlite")
         params = {"model": "openai/m", "api_base": base, "api_key": "none"}
         models = Models.model_validate({"model_list": [{"model_name": "m", "litellm_params": params}]})
         with Gateway(models, Roles(target="m"), Ledger(Budget(), receipts), receipts, run_dir=Path(scratch)) as gateway:
-            tokens = [gateway.token(Caller("target", "iter_000", str(n))) for n in range(CALLS)]
-            bare = await timed(aiohttp.TCPConnector(limit=0), f"{base}/chat/completions", tokens)
-            socket = aiohttp.UnixConnector(path=str(gateway.socket_path), limit=0)
-            through = await timed(socket, "http://gateway/v1/chat/completions", tokens)
+            token = gateway.token(Caller("target", "iter_000", "bench"))
+            bare, through = [], []
+            for turn in range(ROUNDS):  # each turn asks other questions: none is answered from the cache
+                bare.append(timed(f"{base}/chat/completions", token, turn * CALLS))
+                through.append(timed(str(gateway.socket_path), token, turn * CALLS))
         receipts.close()
-    await runner.cleanup()
-    figures = {"calls": CALLS, "delay_ms": DELAY_S * 1000, "bare_s": round(bare, 3), "gateway_s": round(through, 3)}
-    print(json.dumps({**figures, "ratio": round(through / bare, 3)}))
+    server.kill()
+    server.wait()
+    server.stdout.close()
+    seconds = {"bare_s": round(statistics.median(bare), 3), "gateway_s": round(statistics.median(through), 3)}
+    ratio = round(statistics.median(through) / statistics.median(bare), 3)
+    print(json.dumps({"calls": CALLS, "at_once": AT_ONCE, "delay_ms": DELAY_S * 1000, **seconds, "ratio": ratio}))
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    if sys.argv[1:2] == ["serve"]:
+        asyncio.run(serve())
+    elif sys.argv[1:2] == ["call"]:
+        asyncio.run(call(sys.argv[2], sys.argv[3], int(sys.argv[4])))
+    else:
+        main()
