@@ -413,10 +413,10 @@ import os, subprocess, sys
 def solve(task, target):
     subprocess.Popen(["setsid", "sleep", "60"])
     open("mark", "w").close()
-    return [os.getcwd(), os.path.exists("/work"), os.access("/scaffold", os.W_OK)]
+    return [os.getcwd(), os.access("/scaffold", os.W_OK)]
 """
     source = write_scaffold(tmp_path / "scaffold", agent)
     executor = LocalExecutor(Evaluation(), socket_path=NO_SOCKET, sandbox=Sandbox("bubblewrap", "candidate"))
     results = await run_all(executor, source, [job(f"t{number}") for number in range(3)])
     assert sorted(result.answer[0] for result in results) == [f"/tmp/task-{number}/work" for number in (1, 2, 3)]
-    assert {result.answer[2] for result in results} == {False}
+    assert {result.answer[1] for result in results} == {False}
