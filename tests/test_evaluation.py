@@ -397,16 +397,14 @@ def test_nothing_survives_from_one_repeat_to_the_next(done: Evaluated) -> None:
     assert [done.of("survive", repeat).answer for repeat in range(3)] == [[], [], []]
 
 
+@pytest.mark.parametrize("done", ["required"], indirect=True)
 def test_a_sandboxed_task_has_no_network_and_writes_nowhere_else(done: Evaluated) -> None:
-    if not done.sandboxed:
-        pytest.skip("only a sandbox confines")
     assert done.of("network").answer == "ConnectionRefusedError"
     assert done.of("write_source").answer == []
 
 
+@pytest.mark.parametrize("done", ["required"], indirect=True)
 def test_a_sandboxed_task_sees_no_file_variable_or_package_of_ours(done: Evaluated) -> None:
-    if not done.sandboxed:
-        pytest.skip("only a sandbox confines")
     seen, alone, capabilities = done.of("secrets").answer
     assert seen == []
     assert alone
