@@ -124,7 +124,6 @@ class RunConfig(Section):
     name: RunName
     method: Method = "bco"
     iterations: Annotated[int, Field(ge=0, le=100_000)] = 10
-    seed: int = 0
     suite: Name
     suite_options: dict[str, Any] = Field(default_factory=dict)
     scaffold: str | None = None

@@ -14,7 +14,6 @@ _TEMPLATE = """\
 name: {name}                  # the run folder is {runs}/{name}
 method: {method}                   # bco | vanilla | notes
 iterations: 10
-seed: 0
 runs: {runs}
 
 suite: {suite}
