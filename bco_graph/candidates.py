@@ -58,8 +58,9 @@ class CandidateStore:
     def admit(self, iteration: int, tree: str, parent: str | None) -> str:
         """Make a staged tree the candidate of an iteration; repeating it with the same tree changes nothing."""
         name = candidate_id(iteration)
-        if name in self.ids():
-            if self.tree(name) != tree:
+        known = self.trees()
+        if name in known:
+            if known[name] != tree:
                 raise RunUnreadable(f"{self.path} already holds another {name}: was this run folder edited by hand?")
             return name
         parents = ["-p", f"refs/tags/{parent}"] if parent else []
@@ -70,10 +71,15 @@ class CandidateStore:
         self._run("update-ref", f"refs/tags/{name}", commit)
         return name
 
+    def trees(self) -> dict[str, str]:
+        """Tree of each candidate, by id in the order of iterations; one git process, however many there are."""
+        listed = self._run("for-each-ref", "--format=%(refname:strip=2) %(tree)", "refs/tags/iter_*").decode()
+        found = dict(line.split(" ", 1) for line in listed.splitlines())
+        return dict(sorted(found.items(), key=lambda item: int(item[0].removeprefix("iter_"))))
+
     def ids(self) -> list[str]:
         """Candidate ids in the order of iterations."""
-        names = self._run("tag", "--list", "iter_*").decode().split()
-        return sorted(names, key=lambda name: int(name.removeprefix("iter_")))
+        return list(self.trees())
 
     def tree(self, candidate: str) -> str:
         return self._run("rev-parse", "--verify", f"refs/tags/{candidate}^{{tree}}").decode().strip()

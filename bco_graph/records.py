@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypedDict, cast
 
+from bco_graph.calibration import Computed, SignatureHits, compute
+from bco_graph.evaluation.service import sum_up
 from bco_graph.evidence import task_means
+from bco_graph.prediction import Prediction
 from bco_graph.receipts import Receipts
+from bco_graph.selection import Standing, best
 from bco_graph.state import JSON, Best, Verdict
+from bco_graph.task_tables import unstable_tasks
 
 
 class CandidateRecord(TypedDict):
@@ -41,8 +47,6 @@ def candidate_records(receipts: Receipts) -> list[CandidateRecord]:
 
 def best_of(receipts: Receipts, coverage_floor: float) -> Best | None:
     """The best candidate by the one ranking function, the baseline among them; None while nothing is eligible."""
-    from bco_graph.selection import Standing, best
-
     standings = [
         Standing(
             id=record["candidate"],
@@ -80,10 +84,33 @@ def score_history(receipts: Receipts, *, before: int | None = None) -> dict[str,
     return history
 
 
+def computed_grade(
+    receipts: Receipts,
+    prediction: Prediction,
+    candidate: str,
+    iteration: int,
+    *,
+    hits: Callable[[str], int | None],
+    coverage_floor: float,
+) -> Computed:
+    """The mechanical grade of a candidate, from the rows as they stand.
+
+    `hits` counts the traces of a candidate that hold the live signature; what it cannot search in time (None) counts as
+    not found, so that no belief moves on it.
+    """
+    return compute(
+        prediction,
+        candidate_rows=receipts.results("train", candidate),
+        parent_rows=receipts.results("train", prediction.base),
+        # The graded candidate itself is no evidence of noise: a repaired task that breaks now is a regression.
+        history_scores=score_history(receipts, before=iteration),
+        signature_hits=SignatureHits(candidate_tasks=hits(candidate) or 0, parent_tasks=hits(prediction.base) or 0),
+        coverage_floor=coverage_floor,
+    )
+
+
 def stable_tasks(receipts: Receipts, candidate: str) -> list[str]:
     """Tasks of a candidate that no evidence so far calls unstable."""
-    from bco_graph.task_tables import unstable_tasks
-
     rows = receipts.results("train", candidate)
     unsteady = unstable_tasks([rows], score_history(receipts))
     return sorted({row.task for row in rows} - set(unsteady))
@@ -105,8 +132,6 @@ def cut(text: str, limit: int, where: str) -> str:
 
 def heldout_records(receipts: Receipts) -> dict[str, dict[str, JSON]]:
     """Mean and coverage on the held-out split of each candidate that was measured there."""
-    from bco_graph.evaluation.service import sum_up
-
     rows = receipts.results("heldout")
     names = sorted({row.candidate for row in rows})
     return {name: dict(sum_up(0, name, None, [row for row in rows if row.candidate == name])) for name in names}

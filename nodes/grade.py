@@ -9,11 +9,11 @@ from typing import cast
 
 from pydantic import BaseModel
 
-from bco_graph.calibration import Computed, SignatureHits, compute, differences
+from bco_graph.calibration import Computed, differences
 from bco_graph.distill import distill_of, render_distill
 from bco_graph.errors import SubmissionRefused
 from bco_graph.prediction import Prediction, render_prediction
-from bco_graph.records import candidate_records, score_history
+from bco_graph.records import candidate_records, computed_grade
 from bco_graph.runtime import RunContext
 from bco_graph.state import JSON, BCOState, Grade, GradeUpdate
 from bco_graph.steps import perform
@@ -26,7 +26,14 @@ async def grade(state: BCOState, *, run: RunContext) -> GradeUpdate:
     outcome = state["outcome"]
     iteration, candidate = outcome["iteration"], cast(str, outcome["candidate"])
     prediction = Prediction.from_json(state["prediction"]["content"])
-    computed = _computed(run, prediction, candidate, iteration)
+    computed = computed_grade(
+        run.receipts,
+        prediction,
+        candidate,
+        iteration,
+        hits=partial(run.evidence.signature_hits, prediction.live_signature),
+        coverage_floor=run.config.evaluation.coverage_floor,
+    )
     record = await perform(
         run,
         "grade",
@@ -56,22 +63,6 @@ def _shown(run: RunContext, computed: Computed) -> str:
     if run.config.grading == "paper":
         return "Nothing: work the figures out yourself, from `outcome.json` and `task_score_matrix.csv`."
     return f"```json\n{json.dumps(computed.to_json(), indent=1)}\n```"
-
-
-def _computed(run: RunContext, prediction: Prediction, candidate: str, iteration: int) -> Computed:
-    return compute(
-        prediction,
-        candidate_rows=run.receipts.results("train", candidate),
-        parent_rows=run.receipts.results("train", prediction.base),
-        # The graded candidate itself is no evidence of noise: a repaired task that breaks now is a regression.
-        history_scores=score_history(run.receipts, before=iteration),
-        signature_hits=SignatureHits(
-            # What cannot be searched in time counts as not found: no belief moves on it.
-            candidate_tasks=run.evidence.signature_hits(prediction.live_signature, candidate) or 0,
-            parent_tasks=run.evidence.signature_hits(prediction.live_signature, prediction.base) or 0,
-        ),
-        coverage_floor=run.config.evaluation.coverage_floor,
-    )
 
 
 def _accept(computed: Computed, submission: BaseModel, *, paper: bool) -> dict[str, JSON]:

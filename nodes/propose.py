@@ -79,7 +79,7 @@ def _wrong_signature(run: RunContext, edit: ProposeWithBeliefs) -> list[str]:
 
 
 def _twin(run: RunContext, tree: str) -> str | None:
-    return next((name for name in run.candidates.ids() if run.candidates.tree(name) == tree), None)
+    return next((name for name, known in run.candidates.trees().items() if known == tree), None)
 
 
 def _proposal(iteration: int, edit: ProposeSubmission, tree: str) -> Proposal:

@@ -9,17 +9,17 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict
 
-from bco_graph.calibration import Computed, SignatureHits, compute
 from bco_graph.config import check_config
 from bco_graph.document import document_of, document_text, shows_calibration
 from bco_graph.errors import BcoError
 from bco_graph.evaluation.service import sum_up
 from bco_graph.prediction import Prediction, render_prediction, seal
 from bco_graph.receipts import dumps
-from bco_graph.records import score_history
+from bco_graph.records import computed_grade
 from bco_graph.report.reading import Reading, reading
 from bco_graph.run_folder import RunFolder
 from bco_graph.scaffold_tree import tree_digest
@@ -99,22 +99,19 @@ def _grades(run: Reading) -> Iterator[str | None]:
     predictions = {i: r["result"]["content"] for i, _, r in run.receipts.steps("predict") if r["result"]}
     for iteration, _, grade in run.receipts.steps("graded"):
         prediction = Prediction.from_json(predictions[iteration])
-        again = _computed(run, prediction, grade["candidate"], iteration)
+        again = computed_grade(
+            run.receipts,
+            prediction,
+            grade["candidate"],
+            iteration,
+            hits=partial(_hits, run, prediction.live_signature),
+            coverage_floor=run.config["evaluation"]["coverage_floor"],
+        )
         yield _same(f"{grade['candidate']}: computed grade", grade["computed"], again.to_json())
 
 
-def _computed(run: Reading, prediction: Prediction, candidate: str, iteration: int) -> Computed:
-    def hits(name: str) -> int:
-        return signature_hits(prediction.live_signature, run.folder.workspace / "iterations" / name / "traces") or 0
-
-    return compute(
-        prediction,
-        candidate_rows=run.receipts.results("train", candidate),
-        parent_rows=run.receipts.results("train", prediction.base),
-        history_scores=score_history(run.receipts, before=iteration),
-        signature_hits=SignatureHits(candidate_tasks=hits(candidate), parent_tasks=hits(prediction.base)),
-        coverage_floor=run.config["evaluation"]["coverage_floor"],
-    )
+def _hits(run: Reading, signature: str, candidate: str) -> int | None:
+    return signature_hits(signature, run.folder.workspace / "iterations" / candidate / "traces")
 
 
 def _document(run: Reading) -> Iterator[str | None]:
