@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,15 @@ from bco_graph.terminal import RunView, follow
 
 def drive_shown(config: RunConfig, *, quiet: bool, answer: JSON = None, **options: Any) -> tuple[dict[str, Any], int]:
     """Drive a run with the live view; returns the facts of its end and the exit code (1: it failed, or what was
-    handed in was refused)."""
+    handed in was refused; 143: SIGTERM ended it)."""
     view = RunView(Console(highlight=False), quiet=quiet)
     with view:
         ended = asyncio.run(drive(config, answer=answer, subscriber=view, **options))
     if ended.awaited is not None and not quiet:
         Console(highlight=False).print(render_awaited(config.run_dir, ended.awaited))
     refused = ended.awaited is not None and bool(ended.awaited.get("refused"))
-    return _facts(config, ended), 1 if ended.stop == "failures" or refused else 0
+    code = 128 + signal.SIGTERM if ended.stop == "drained" else int(ended.stop == "failures" or refused)
+    return _facts(config, ended), code
 
 
 def _facts(config: RunConfig, ended: Ended) -> dict[str, Any]:

@@ -1,20 +1,22 @@
 """Drives a run's graph from the command line: with SQLite checkpoints, resumable, one thread id.
 
-`run` and `resume` end in one of three ways: the graph is at its end (`stop` says why), a step is awaited from
-outside (proposer `handoff`), or an error left the run as it was, to be resumed.
+`run` and `resume` end in one of four ways: the graph is at its end (`stop` says why), it was drained at a node's end
+(SIGTERM), a step is awaited from outside (proposer `handoff`), or an error left the run as it was, to be resumed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.errors import GraphDrained
+from langgraph.runtime import RunControl
 from langgraph.types import Command
 
 from bco_graph.binding import RunHandle
@@ -30,9 +32,12 @@ THREAD = "run"
 
 @dataclass(frozen=True)
 class Ended:
-    """How driving a run ended. `awaited` is what an interrupt asks for; `state` is the graph's last state."""
+    """How driving a run ended. `awaited` is what an interrupt asks for; `state` is the graph's last state.
 
-    stop: StopReason | None
+    `stop` is `drained` where SIGTERM ended it between two nodes: it goes on from there.
+    """
+
+    stop: StopReason | Literal["drained"] | None
     awaited: dict[str, JSON] | None
     state: dict[str, Any]
 
@@ -46,7 +51,8 @@ async def drive(
 ) -> Ended:
     """Start the run, or continue it from its last checkpoint; `answer` resumes what it awaits.
 
-    `options` go to `open_run`. SIGTERM ends it as Ctrl-C does: at once, with nothing paid for lost.
+    `options` go to `open_run`. SIGTERM ends it when the node under way has ended; a second one, like Ctrl-C, at once.
+    Nothing paid for is lost either way.
     """
     handle = RunHandle(config, **options)
     try:
@@ -54,13 +60,13 @@ async def drive(
         if subscriber:
             run.events.subscribe(subscriber)
         async with _compiled(config, run.folder, handle) as (graph, thread):
-            with _sigterm_cancels():
-                return await _drive(graph, thread, run, answer)
+            with _sigterm_drains() as control:
+                return await _drive(graph, thread, run, answer, control)
     finally:
         handle.close()
 
 
-async def _drive(graph: Any, thread: dict[str, Any], run: Any, answer: JSON) -> Ended:
+async def _drive(graph: Any, thread: dict[str, Any], run: Any, answer: JSON, control: RunControl) -> Ended:
     config = run.config
     snapshot = await graph.aget_state(thread)
     await _extend(graph, thread, config, snapshot)
@@ -71,14 +77,17 @@ async def _drive(graph: Any, thread: dict[str, Any], run: Any, answer: JSON) -> 
         candidates=snapshot.values.get("candidates", []),
     )  # fmt: skip
     given: Any = Command(resume=answer) if answer is not None else (None if snapshot.values or snapshot.next else {})
+    drained = False
     try:
-        await graph.ainvoke(given, thread)
+        await graph.ainvoke(given, thread, control=control)
+    except GraphDrained:
+        drained = True
     except Exception as error:
         run.events.emit("run_failed", _reached(snapshot), error=type(error).__name__, message=str(error))
         raise
     snapshot = await graph.aget_state(thread)
     ended = Ended(
-        stop=snapshot.values.get("stop") if not snapshot.next else None,
+        stop="drained" if drained else snapshot.values.get("stop") if not snapshot.next else None,
         awaited=_awaited(snapshot),
         state=dict(snapshot.values),
     )
@@ -130,19 +139,25 @@ async def _compiled(
         yield graph, {"configurable": {"thread_id": THREAD}, "recursion_limit": recursion_limit(config)}
 
 
-class _sigterm_cancels:  # noqa: N801  # used as a `with` word
-    def __enter__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        task = asyncio.current_task()
-        try:
-            self._loop.add_signal_handler(signal.SIGTERM, lambda: task.cancel() if task else None)
-            self._set = True
-        except (RuntimeError, ValueError, NotImplementedError):
-            self._set = False  # not the main thread: signals are the caller's
+@contextmanager
+def _sigterm_drains() -> Iterator[RunControl]:
+    """The first SIGTERM ends the graph after the node under way, the second cancels it."""
+    control, loop, task = RunControl(), asyncio.get_running_loop(), asyncio.current_task()
 
-    def __exit__(self, *_: object) -> None:
-        if self._set:
-            self._loop.remove_signal_handler(signal.SIGTERM)
+    def asked() -> None:
+        if control.drain_requested and task:
+            task.cancel()
+        control.request_drain("SIGTERM")
+
+    try:
+        loop.add_signal_handler(signal.SIGTERM, asked)
+    except (RuntimeError, ValueError, NotImplementedError):
+        yield control  # not the main thread: signals are the caller's
+        return
+    try:
+        yield control
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
 
 
 def stored_config(folder: Path, *, overrides: dict[str, Any] | None = None) -> RunConfig:

@@ -139,31 +139,58 @@ def test_a_wrong_key_is_asked_once_and_named(tmp_path: Path, server: ScriptedMod
     assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)])
-def test_a_stopped_run_says_how_to_go_on_and_pays_nothing_twice(
-    tmp_path: Path, server: ScriptedModelServer, how: signal.Signals, code: int
-) -> None:
-    def slow(body: dict[str, Any]) -> Reply:
-        given = answer(body)
-        return Reply(given.text, delay_s=0.3)
+def slow(body: dict[str, Any]) -> Reply:
+    return Reply(answer(body).text, delay_s=0.3)
 
+
+@pytest.mark.parametrize(
+    ("signals", "code", "calls"),
+    [
+        ([signal.SIGINT], 130, 7),
+        ([signal.SIGTERM, signal.SIGTERM], 130, 7),
+        ([signal.SIGTERM], 143, 8),
+        ([signal.SIGKILL], -9, 7),
+    ],
+)
+def test_a_stopped_run_says_how_to_go_on_and_pays_nothing_twice(
+    tmp_path: Path, server: ScriptedModelServer, signals: list[signal.Signals], code: int, calls: int
+) -> None:
+    """The first SIGTERM lets the node under way end, so all eight calls of the baseline are made."""
     server.script("toy-model", slow)
-    write_config(tmp_path, server, method="vanilla", iterations=0, evaluation={"concurrency": 2})
+    write_config(tmp_path, server, method="vanilla", iterations=1, evaluation={"concurrency": 2})
     process = subprocess.Popen(
         [*BCO, "run", "bco.yaml"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     while len(server.requests) < 5:
         time.sleep(0.02)
-    process.send_signal(how)
+    for number in signals:
+        process.send_signal(number)
+        time.sleep(0.1)
     said, _ = process.communicate(timeout=30)
     assert process.returncode == code, said
-    if how != signal.SIGKILL:
+    assert len(server.requests) <= calls
+    if code > 0:
         assert "bco resume runs/toy" in said
     left = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True, check=False)
     assert left.stdout == ""
     facts = json.loads(bco(tmp_path, "resume", "runs/toy", "--json"))
     assert facts["candidates"][0]["coverage"] == 1.0
-    assert len(server.requests) <= 8 + 2
+    assert len(server.requests) <= 8 + (0 if code == 143 else 2)
+
+
+def test_a_run_that_sigterm_drained_says_so_in_its_status_and_its_log(
+    tmp_path: Path, server: ScriptedModelServer
+) -> None:
+    server.script("toy-model", slow)
+    write_config(tmp_path, server, method="vanilla", iterations=3, evaluation={"concurrency": 2})
+    process = subprocess.Popen([*BCO, "run", "bco.yaml", "--json"], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    while len(server.requests) < 3:
+        time.sleep(0.02)
+    process.terminate()
+    said, _ = process.communicate(timeout=30)
+    assert json.loads(said)["stop"] == "drained"
+    facts = json.loads(bco(tmp_path, "status", "runs/toy", "--json"))
+    assert (facts["state"], facts["stop"]) == ("stopped", "drained")
 
 
 def test_help_names_every_command() -> None:

@@ -132,7 +132,7 @@ class Story:
                 (f"bco status {run}", "what was spent, and where"),
                 (f"bco resume {run} --set budget.tokens=N", "go on with another limit"),
             ]
-        elif event["stop"] is None:
+        elif event["stop"] in (None, "drained"):
             commands = [(f"bco resume {run}", "go on from here")]
         elif event["best"] in (None, BASELINE):
             commands = [(f"bco status {run}", "where it stands"), (f"bco resume {run} --iterations N", "go on to N")]

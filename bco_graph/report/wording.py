@@ -13,6 +13,7 @@ STOPS = {
     "iterations": "all iterations were run",
     "budget": "a budget is used up",
     "failures": "too many failed iterations in a row",
+    "drained": "SIGTERM, after the node under way had ended",
 }
 
 _UNSHOWABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
