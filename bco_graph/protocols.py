@@ -44,13 +44,16 @@ class Score:
 class Interface:
     """What an edited scaffold must keep, checked before anything is paid.
 
-    `entry` is `FILE:ATTR` below the scaffold's root, such as `agent.py:solve`, with the kind of entry point:
-    `solve` is `async def solve(task, target) -> answer`. `placeholders` maps a file to the fields, such as
-    `{notebook}`, that its text must hold.
+    `entry` is `FILE:ATTR` below the scaffold's root, such as `agent.py:solve`, with the kind of entry point: `solve`
+    is `async def solve(task, target) -> answer`; `graph` is `def build(model) -> StateGraph or compiled graph`, where
+    `model` is a LangChain chat model of the target, and `settings` say what goes in and comes out (keys of
+    `evaluation.graph_entry.Settings`). `placeholders` maps a file to the fields, such as `{notebook}`, that its text
+    must hold.
     """
 
     entry: str = "agent.py:solve"
-    kind: Literal["solve"] = "solve"
+    kind: Literal["solve", "graph"] = "solve"
+    settings: Mapping[str, JSON] = field(default_factory=dict)
     placeholders: Mapping[str, Sequence[str]] = field(default_factory=dict)
     must_call_target: bool = True
 

@@ -100,7 +100,7 @@ class LocalExecutor:
     def _workers(self, source: Path, interface: Interface) -> Iterator[_Workers]:
         """Workers on a copy of the source, so that what is run is exactly what was admitted."""
         folder = Path(tempfile.mkdtemp(prefix="bco-run-"))
-        workers = _Workers(interface.entry, self.evaluation, self.import_timeout_s)
+        workers = _Workers(interface, self.evaluation, self.import_timeout_s)
         try:
             (folder / "work").mkdir()
             copy_tree(source, folder / "scaffold")
@@ -120,7 +120,7 @@ class LocalExecutor:
 class _Workers:
     """The worker of a run, and the one that replaces it if it dies."""
 
-    entry: str
+    interface: Interface
     evaluation: Evaluation
     import_timeout_s: float
     launch: Launch | None = None
@@ -150,7 +150,7 @@ class _Workers:
             assert self.launch is not None
             try:
                 worker = await WorkerProcess.start(
-                    self.launch, self.entry, self.evaluation, import_timeout_s=self.import_timeout_s
+                    self.launch, self.interface, self.evaluation, import_timeout_s=self.import_timeout_s
                 )
             except NotStarted as error:
                 self.refusal = error

@@ -19,7 +19,7 @@ from typing import Any, NoReturn, cast, get_args
 from bco_graph.config import Evaluation
 from bco_graph.evaluation import worker
 from bco_graph.evaluation.sandbox import Launch
-from bco_graph.protocols import Job, RunResult, RunStatus
+from bco_graph.protocols import Interface, Job, RunResult, RunStatus
 from bco_graph.state import JSON
 
 GRACE_S = 15.0
@@ -71,7 +71,7 @@ class WorkerProcess:
 
     @classmethod
     async def start(
-        cls, launch: Launch, entry: str, evaluation: Evaluation, *, import_timeout_s: float
+        cls, launch: Launch, interface: Interface, evaluation: Evaluation, *, import_timeout_s: float
     ) -> WorkerProcess:
         """Start a worker and wait until it has imported the scaffold. Raises NotStarted, with the process gone."""
         try:
@@ -86,7 +86,7 @@ class WorkerProcess:
         started = cls(process, process.stdin, process.stdout, evaluation.timeout_s)
         started._readers.append(asyncio.create_task(started._keep_output()))
         try:
-            await started._handshake(_hello(launch, entry, evaluation), entry, import_timeout_s)
+            await started._handshake(_hello(launch, interface, evaluation), interface.entry, import_timeout_s)
         except BaseException:
             started.kill()
             await started.wait()
@@ -216,9 +216,10 @@ def failed(job: Job, status: RunStatus, error: str, *, seconds: float = 0.0, std
     return RunResult(job.task.id, job.repeat, status, None, error, seconds, stderr=stderr)
 
 
-def _hello(launch: Launch, entry: str, evaluation: Evaluation) -> dict[str, JSON]:
+def _hello(launch: Launch, interface: Interface, evaluation: Evaluation) -> dict[str, JSON]:
     return {
-        "entry": entry, "scaffold": launch.scaffold, "socket": launch.socket, "work": launch.work,
+        "entry": interface.entry, "kind": interface.kind, "graph": dict(interface.settings),
+        "scaffold": launch.scaffold, "socket": launch.socket, "work": launch.work,
         "keep": launch.keep, "isolation": launch.isolation, "timeout_s": evaluation.timeout_s,
         "max_trace_bytes": evaluation.max_trace_bytes,
     }  # fmt: skip

@@ -1,7 +1,8 @@
 """Where a worker runs: inside bubblewrap where that works, else unconfined, and then it says so.
 
-Inside, a candidate sees the system's programs and libraries, the Python that runs us, its own source, the worker and
-the gateway's socket, all read-only; an empty /tmp; no network; no variable but the few named here.
+Inside, a candidate sees the system's programs and libraries, the Python that runs us, its own source, the worker with
+its entry for graphs and the gateway's socket, all read-only; an empty /tmp; no network; no variable but the few named
+here.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ of a candidate, which share its /tmp; `none`: a separate process only."""
 
 PROBE_TIMEOUT_S = 20.0
 _WORKER = Path(worker.__file__)
+_GRAPH_ENTRY = _WORKER.with_name("graph_entry")
 _ROOTS_IN_PROC = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")
 """Parts of /proc that root may write, which a candidate is when root runs it: the kernel asks for the user there, not
 for a capability, and bubblewrap itself leaves them open then."""
@@ -164,7 +166,9 @@ def _bubblewrap(binds: Sequence[str], hide: Sequence[Path]) -> list[str]:
     argv += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
     for name in _ROOTS_IN_PROC:
         argv += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
-    argv += ["--ro-bind", str(_WORKER), "/worker.py", *binds, "--remount-ro", "/", "--chdir", "/tmp", "--"]
+    for file in (_WORKER, _GRAPH_ENTRY):
+        argv += ["--ro-bind", str(file), f"/{file.name}"]
+    argv += [*binds, "--remount-ro", "/", "--chdir", "/tmp", "--"]
     return argv
 
 

@@ -1,10 +1,16 @@
-"""The program that runs in a candidate's process: imports the scaffold once, forks a process for each task.
+"""The program that runs candidates: forks a process for each task, in which the scaffold is imported and called.
 
-One file of the standard library only, so that a sandbox can show a candidate this file and nothing else of ours.
+One file of the standard library only, so that a sandbox can show a candidate this file and nothing else of ours, but
+for the folder `graph_entry` beside it, which is loaded for scaffolds that are LangGraph apps, and `landlock.py`.
 
     controller --stdin--> hello line, then one JSON line per job       (at most `concurrency` at once)
     controller <-stdout-- hello, ready | failed, then started and a result per job; `fault` when this file fails
     task       --pipe---> {"begun"}, {"event"}*, {"answer"} | {"error"}, and from its guard {"exit"} | {"fault"}
+
+No code of the scaffold runs in this process: a first import, to see that it works, is a task like any other. So the
+scaffold cannot reach the inputs of another task, or the results. What makes a fork for each task cheap is that this
+process imports the installed modules that the first import used, and compiles the scaffold's files: a task only
+executes them.
 
 A task runs below a guard, which the scaffold's code never runs in. With isolation `task` the guard is the first
 process of the task's own pid namespace: when it is killed, the kernel kills all that the task has started. Otherwise
@@ -18,6 +24,7 @@ import codecs
 import ctypes
 import gc
 import importlib
+import importlib.util
 import inspect
 import io
 import json
@@ -38,7 +45,9 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from http.client import HTTPException, HTTPResponse
+from importlib import machinery
 from pathlib import Path
+from types import CodeType
 from typing import Any, NoReturn, cast
 
 MAX_ANSWER_BYTES = 4_000_000
@@ -54,7 +63,10 @@ LIMIT_NAME = "evaluation.timeout_s"
 _CHUNK = 1 << 16
 _NEWNS, _NEWIPC, _NEWUSER, _NEWPID = 0x20000, 0x8000000, 0x10000000, 0x20000000
 _MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC = 2, 4, 0x1000, 0x4000
-_PR_PDEATHSIG, _PR_SUBREAPER, _PR_NO_NEW_PRIVS = 1, 36, 38
+_PR_PDEATHSIG, _PR_DUMPABLE, _PR_SUBREAPER, _PR_NO_NEW_PRIVS = 1, 4, 36, 38
+_SAID = frozenset({"begun", "modules", "answer", "error", "exit", "fault"})
+_TRIAL = 0
+"""Number of the first import; jobs count from 1."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 Json = Any
@@ -236,8 +248,11 @@ def describe(error: BaseException) -> str:
     """Last line of the traceback: the exception with its message, bounded, without the middle of a long one."""
     lines = traceback.format_exception_only(type(error), error)
     line = next((line for line in lines if not line.startswith(" ")), lines[-1]).strip()
-    line = line.encode("utf-8", errors="backslashreplace").decode()
-    if len(line) <= MAX_ERROR_CHARS:
+    return _bounded(line.encode("utf-8", errors="backslashreplace").decode())
+
+
+def _bounded(line: str) -> str:
+    if len(line) <= MAX_ERROR_CHARS + 100:
         return line
     half = MAX_ERROR_CHARS // 2
     return f"{line[:half]} [... kept {2 * half} of {len(line)} characters ...] {line[-half:]}"
@@ -376,10 +391,10 @@ def write_line(handle: int, message: dict[str, Json], *, lock: threading.Lock | 
 # In a task's process
 
 
-def call_entry(entry: Callable[..., Json], task: Task, target: Target, emit: Emit) -> None:
-    """Call the scaffold and emit its answer, or the error it ended with."""
+def call_entry(load: Callable[[], Callable[..., Json]], task: Task, target: Target, emit: Emit) -> None:
+    """Import and call the scaffold and emit its answer, or the error it ended with."""
     try:
-        answer = entry(task, target)
+        answer = load()(task, target)
         if inspect.isawaitable(answer):
             answer = asyncio.run(_awaited(answer))
     except BaseException as error:
@@ -444,7 +459,7 @@ class Running:
         self.pipes = pipes
         self.folder = folder
         self.started = time.monotonic()
-        self.deadline: float = self.started + settings["timeout_s"]
+        self.deadline: float = self.started + settings["timeout_s" if number != _TRIAL else "import_timeout_s"]
         self.output = {name: KeptBytes(settings["max_trace_bytes"]) for name in ("stdout", "stderr")}
         self.events = KeptEvents(settings["max_trace_bytes"])
         self.said: dict[str, Json] = {}
@@ -464,25 +479,27 @@ class Running:
             self._take_line(bytes(line))
 
     def _take_line(self, line: bytes) -> None:
+        """Once the scaffold's code runs, it may write here: it cannot say that a failure was ours."""
         try:
+            # As it will be handed on, so that nothing said here can keep a result from being written.
             message = json.loads(line)
+            size = len(json.dumps(message, allow_nan=False))
         except (ValueError, RecursionError):
-            message = None
-        if not isinstance(message, dict):
+            message, size = None, 0
+        if not isinstance(message, dict) or size > MAX_ANSWER_BYTES + 1_000:
             self.said.setdefault("error", "the task's process wrote something else than a result")
         elif "event" in message:
-            self.events.add(message["event"], len(line))
+            self.events.add(message["event"], size)
         elif "begun" not in self.said or "fault" not in message:
-            # Once the scaffold's code runs, it may write here: it cannot say that a failure was ours.
-            self.said.update(message)
+            self.said.update({key: value for key, value in message.items() if key in _SAID})
 
     def outcome(self, seconds: float, limit_s: float) -> dict[str, Json]:
         """Status, answer and error. An answer that came before the limit counts, whatever came after it."""
         code = self.said.get("exit")
         if "fault" in self.said:
-            return {"status": "broken", "error": str(self.said["fault"])}
+            return {"status": "broken", "error": _bounded(str(self.said["fault"]))}
         if "error" in self.said:
-            return {"status": "crashed", "error": str(self.said["error"])}
+            return {"status": "crashed", "error": _bounded(str(self.said["error"]))}
         if "answer" in self.said:
             return {"status": "answered", "answer": self.said["answer"], "error": ""}
         if self.struck:
@@ -494,6 +511,20 @@ class Running:
             text = f"the processor time of {LIMIT_NAME} = {limit_s:g} s was used up after {seconds:.2f} s"
             return {"status": "timeout", "error": text}
         return {"status": "crashed", "error": f"{_ending(code)} before it answered"}
+
+    def trial(self, entry: str, limit_s: float) -> dict[str, Json]:
+        """As `outcome`, of the first import: empty when it went well."""
+        found = self.outcome(0.0, limit_s)
+        if found["status"] == "broken":
+            return found
+        if "error" in self.said:
+            return {"status": "crashed", "error": f"importing {entry} failed: {found['error']}"}
+        if "modules" in self.said and not self.struck:
+            return {}
+        if self.struck:
+            text = f"importing {entry} took longer than the limit of {limit_s:g} s for an import"
+            return {"status": "timeout", "error": text}
+        return {"status": "crashed", "error": f"importing {entry} ended the process: {_ending(self.said.get('exit'))}"}
 
 
 def _ending(code: Json) -> str:
@@ -511,9 +542,8 @@ def _ending(code: Json) -> str:
 class Worker:
     """Takes jobs, forks them, enforces their limits, hands back results; calls nothing of the scaffold itself."""
 
-    def __init__(self, settings: dict[str, Json], entry: Callable[..., Json], jobs: int, results: int) -> None:
+    def __init__(self, settings: dict[str, Json], jobs: int, results: int) -> None:
         self.settings = settings
-        self.entry = entry
         self.jobs = jobs
         self.results = results
         self.running: dict[int, Running] = {}
@@ -522,25 +552,40 @@ class Worker:
         self._line = b""
         self._open = True
 
+    def try_import(self) -> bool:
+        """Import the scaffold in a process of its own and say so, or say why not."""
+        self._start({"job": _TRIAL})
+        (trial,) = self.running.values()
+        while self.running:
+            self._turn()
+        failure = trial.trial(self.settings["entry"], self.settings["import_timeout_s"])
+        if failure:
+            printed = "".join(trial.output[name].text() for name in ("stdout", "stderr"))
+            write_line(self.results, {"failed": failure, "printed": printed})
+            return False
+        warm_up(self.settings["scaffold"], trial.said["modules"])
+        write_line(self.results, {"ready": True})
+        return True
+
     def serve(self) -> None:
         """Until the controller closes our standard input; then everything that still runs is killed."""
-        # What the import started would be seen by every task.
-        if has_children():
-            kill_tree(os.getpid(), spare_root=True)
         os.set_blocking(self.jobs, False)
         self.selector.register(self.jobs, selectors.EVENT_READ, self.take_jobs)
         while self._open:
-            for key, _ in self.selector.select(self._patience()):
-                if self.selector.get_map().get(key.fd) is key:
-                    key.data()
-            for task in list(self.running.values()):
-                if time.monotonic() >= task.deadline:
-                    task.struck = True
-                    self.finish(task)
-                elif "watch" not in task.pipes and os.waitid(os.P_PID, task.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-                    self.finish(task)
+            self._turn()
         for task in list(self.running.values()):
-            self.finish(task, report=False)
+            self.finish(task)
+
+    def _turn(self) -> None:
+        for key, _ in self.selector.select(self._patience()):
+            if self.selector.get_map().get(key.fd) is key:
+                key.data()
+        for task in list(self.running.values()):
+            if time.monotonic() >= task.deadline:
+                task.struck = True
+                self.finish(task)
+            elif "watch" not in task.pipes and os.waitid(os.P_PID, task.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                self.finish(task)
 
     def _patience(self) -> float | None:
         """Seconds until the next limit strikes, or until those that cannot be watched are looked at again."""
@@ -583,7 +628,8 @@ class Worker:
         with suppress(OSError, AttributeError):
             pipes["watch"] = os.pidfd_open(pid)
             self.selector.register(pipes["watch"], selectors.EVENT_READ, partial(self.finish, task))
-        write_line(self.results, {"job": job["job"], "started": True})
+        if job["job"] != _TRIAL:
+            write_line(self.results, {"job": job["job"], "started": True})
 
     def read(self, task: Running, name: str) -> bool:
         """Take what a pipe holds, at most one chunk; False when there is nothing more now or ever."""
@@ -598,7 +644,7 @@ class Worker:
             self.selector.unregister(task.pipes[name])
         return False
 
-    def finish(self, task: Running, *, report: bool = True) -> None:
+    def finish(self, task: Running) -> None:
         """The task ended, or is ended here: nothing of it is left afterwards, neither processes nor files.
 
         Where its first process ended in order, the guard below has killed the rest already.
@@ -624,7 +670,7 @@ class Worker:
             with suppress(KeyError):
                 self.selector.unregister(handle)
             os.close(handle)
-        if report:
+        if task.number != _TRIAL and self._open:
             result: dict[str, Json] = {"job": task.number, "seconds": seconds, "events": task.events.values()}
             result |= {name: kept.text() for name, kept in task.output.items()}
             write_line(self.results, result | task.outcome(seconds, self.settings["timeout_s"]))
@@ -657,6 +703,7 @@ class Worker:
         """First process of a task: makes its namespaces and guard, and lives as long as the guard does."""
         emit = partial(write_line, ends["result"], lock=threading.Lock())
         try:
+            prctl(_PR_DUMPABLE, 1)
             os.setsid()
             for handle in [self.jobs, self.results, *not_ours, *self._handles()]:
                 os.close(handle)
@@ -703,8 +750,11 @@ class Worker:
                 emit({"fault": f"the task's process could not be set up: {describe(error)}"})
                 os._exit(0)
             emit({"begun": True})
-            target = Target(self.settings["socket"], job["token"], emit)
-            call_entry(self.entry, Task(job["inputs"], job["repeat"]), target, emit)
+            if job["job"] == _TRIAL:
+                emit(first_import(self.settings))
+            else:
+                target = Target(self.settings["socket"], job["token"], emit)
+                call_entry(partial(import_entry, self.settings), Task(job["inputs"], job["repeat"]), target, emit)
             for stream in (sys.stdout, sys.stderr):
                 with suppress(OSError, ValueError):
                     stream.flush()
@@ -712,16 +762,21 @@ class Worker:
             os._exit(0)
 
 
-def import_entry(root: str, entry: str) -> Callable[..., Json]:
-    """The entry point, imported from the scaffold. Raises whatever the scaffold's code raises."""
-    file, _, attribute = entry.partition(":")
+def import_entry(settings: dict[str, Json]) -> Callable[..., Json]:
+    """The entry point, imported from the scaffold; a graph is built. Raises whatever the scaffold's code raises."""
+    root = settings["scaffold"]
+    file, _, attribute = settings["entry"].partition(":")
     name = file.removesuffix(".py").replace("/", ".")
+    # Before the scaffold is on the path: a file of it cannot take the place of what this needs.
+    wrap = _graph_entry().wrap if settings["kind"] == "graph" else None
     sys.path.insert(0, root)
     module = importlib.import_module(name)
     found = getattr(module, "__file__", None)
     if found is None or Path(found).resolve() != Path(root, file).resolve():
         raise ImportError(f"{file} is hidden by the module {name!r} of {found or 'Python'}: rename the file")
     solve = getattr(module, attribute, None)
+    if wrap is not None:
+        return cast(Callable[..., Json], wrap(solve, settings["graph"], where=settings["entry"]))
     if not callable(solve):
         raise ImportError(f"{file} has no function {attribute!r}")
     signature = inspect.signature(solve)
@@ -733,25 +788,67 @@ def import_entry(root: str, entry: str) -> Callable[..., Json]:
     return cast(Callable[..., Json], solve)
 
 
-def load(settings: dict[str, Json], results: int) -> Callable[..., Json]:
-    """Import the scaffold and say so, or say why not and exit."""
-    prctl(_PR_PDEATHSIG, signal.SIGKILL)
-    prctl(_PR_SUBREAPER, 1)
+def _graph_entry() -> Any:
+    """The package beside this file that turns a graph into `solve(task, target)`; needs LangGraph."""
+    folder = Path(__file__).with_name("graph_entry")
+    spec = importlib.util.spec_from_file_location(
+        "_bco_graph_entry", folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{folder} cannot be imported")
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def first_import(settings: dict[str, Json]) -> dict[str, Json]:
+    """Import the scaffold; the names of the modules that this took, or the error it ended with."""
+    known, environment = set(sys.modules), dict(os.environ)
     try:
-        entry = import_entry(settings["scaffold"], settings["entry"])
+        import_entry(settings)
     except BaseException as error:
         traceback.print_exc()
-        write_line(results, {"failed": describe(error)})
-        sys.stderr.flush()
-        os._exit(0)
-    # From now on the end of standard input says that the controller is gone.
-    prctl(_PR_PDEATHSIG, 0)
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+        return {"error": describe(error)}
+    # A library may read a variable when it is imported: it is then imported after the scaffold has set it.
+    same = dict(os.environ) == environment
+    return {"modules": [name for name in list(sys.modules) if name not in known] if same else []}
+
+
+def warm_up(root: str, modules: Json) -> None:
+    """Import what is installed among some modules, and compile the scaffold's files, without running any of it."""
+    for name in modules if isinstance(modules, list) else ():
+        if isinstance(name, str) and name not in sys.modules and not _in_scaffold(root, name):
+            with suppress(Exception, SystemExit):
+                importlib.import_module(name)
+    codes = {}
+    for path in Path(root).rglob("*.py"):
+        with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+            codes[str(path)] = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+    compiled.update(codes)
     gc.collect()
     gc.freeze()
-    write_line(results, {"ready": True})
-    return entry
+
+
+def _in_scaffold(root: str, name: str) -> bool:
+    top = name.partition(".")[0]
+    return any(path.name.partition(".")[0] == top for path in Path(root).iterdir())
+
+
+compiled: dict[str, CodeType] = {}
+"""By path, the scaffold's files."""
+
+
+class Compiled(machinery.SourceFileLoader):
+    def get_code(self, fullname: str) -> CodeType | None:
+        return compiled.get(self.path) or super().get_code(fullname)
+
+
+def _find_compiled(path: str) -> machinery.FileFinder:
+    """A path hook for the folders of the scaffold."""
+    if not any(file.startswith(f"{path}/") for file in compiled):
+        raise ImportError
+    extension = (machinery.ExtensionFileLoader, machinery.EXTENSION_SUFFIXES)
+    return machinery.FileFinder(path, extension, (Compiled, machinery.SOURCE_SUFFIXES))
 
 
 def probe(keep: list[str]) -> NoReturn:
@@ -795,9 +892,19 @@ def main() -> None:
     settings = json.loads(read_line(jobs))
     write_line(results, {"hello": True})
     sys.argv = ["worker"]
-    entry = load(settings, results)
+    # The end of standard input says that the controller is gone, but only once jobs are read.
+    prctl(_PR_PDEATHSIG, signal.SIGKILL)
+    prctl(_PR_SUBREAPER, 1)
+    # A process of the same user may not look into this one.
+    prctl(_PR_DUMPABLE, 0)
+    sys.path_hooks.insert(0, _find_compiled)
+    if settings["kind"] == "graph":
+        graph_entry()
     try:
-        Worker(settings, entry, jobs, results).serve()
+        worker = Worker(settings, jobs, results)
+        if worker.try_import():
+            prctl(_PR_PDEATHSIG, 0)
+            worker.serve()
     except BaseException as error:
         traceback.print_exc()
         write_line(results, {"fault": f"the worker failed: {describe(error)}"})
