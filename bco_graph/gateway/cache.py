@@ -6,27 +6,34 @@ many-eth time one caller asks the same within one repeat. Errors are never store
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import sqlite3
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from bco_graph.errors import RunUnreadable
 from bco_graph.receipts import dumps
-from bco_graph.state import JSON
 
 _TABLE = "create table if not exists cache (key text primary key, response text not null, model text not null, at real)"
 
 
-def cache_key(model: str, endpoint: str, request: Mapping[str, JSON], repeat: int, asking: int = 0) -> str:
-    """64 hexadecimal digits. `asking` counts from 0."""
-    identity = {"model": model, "endpoint": endpoint, "request": request, "repeat": repeat}
-    if asking:
-        identity["asking"] = asking
-    return hashlib.sha256(dumps(identity).encode()).hexdigest()
+def cache_key(model: str, endpoint: str, request: str, repeat: int, asking: int = 0) -> str:
+    """64 hexadecimal digits. `request` is its JSON text as `dumps` writes it; `asking` counts from 0.
+
+    What is hashed is the text that `dumps` would make of all of them together.
+    """
+    head = f'{{"asking":{asking},' if asking else "{"
+    where = f'"endpoint":{_quoted(endpoint)},"model":{_quoted(model)}'
+    return hashlib.sha256(f'{head}{where},"repeat":{repeat},"request":{request}}}'.encode()).hexdigest()
+
+
+@functools.lru_cache(maxsize=64)
+def _quoted(text: str) -> str:
+    return dumps(text)
 
 
 class ResponseCache:
@@ -35,17 +42,17 @@ class ResponseCache:
     def __init__(self, path: Path, *, extra: Path | None = None) -> None:
         self._lock = threading.Lock()
         self._own = _open(path, "rwc", "pragma journal_mode=wal", "pragma synchronous=normal", _TABLE)
+        self._read = _open(path, "rw")  # a connection of its own: who looks up does not wait for a write
         self._extra = (
             None if extra is None else _open(extra, "ro", "select key, response, model, at from cache limit 1")
         )
 
     def get(self, key: str) -> str | None:
         """The stored response as JSON text."""
-        with self._lock:
-            for db in (self._own, self._extra):
-                row = db and db.execute("select response from cache where key=?", (key,)).fetchone()
-                if row:
-                    return str(row[0])
+        for db in (self._read, self._extra):
+            row = db and db.execute("select response from cache where key=?", (key,)).fetchone()
+            if row:
+                return str(row[0])
         return None
 
     def put(self, rows: Sequence[tuple[str, str, str]]) -> None:
@@ -78,6 +85,7 @@ class ResponseCache:
 
     def close(self) -> None:
         with self._lock:
+            self._read.close()
             self._own.close()
             if self._extra is not None:
                 self._extra.close()

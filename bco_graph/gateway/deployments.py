@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, cast, get_args
 from urllib.parse import urlsplit
 
@@ -34,12 +35,12 @@ class Deployed:
     route: Mapping[str, Any] = field(repr=False)
     source: Deployment = field(repr=False)
 
-    @property
+    @cached_property
     def api_base(self) -> str | None:
         base = self.route.get("api_base") or self.route.get("base_url")
         return None if base is None else str(base).rstrip("/")
 
-    @property
+    @cached_property
     def endpoint(self) -> str:
         """Where the model answers: part of each response's identity, and free of credentials."""
         if self.lane == "local":

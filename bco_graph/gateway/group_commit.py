@@ -31,7 +31,7 @@ class GroupCommit(Generic[T]):
         self._waiting.append((item, done))
         if self._writer is None:
             self._writer = asyncio.get_running_loop().create_task(self._run())
-        await asyncio.shield(done)
+        await done
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()

@@ -7,6 +7,7 @@ retries again would multiply them.
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import tempfile
@@ -30,7 +31,8 @@ from bco_graph.protocols import Caller
 from bco_graph.receipts import dumps
 from bco_graph.state import JSON
 
-Complete = Callable[[Caller, Mapping[str, JSON]], Awaitable[dict[str, JSON]]]
+Complete = Callable[[Caller, Mapping[str, JSON]], Awaitable[str]]
+"""The reply as JSON text."""
 
 SOCKET_NAME = "g.sock"
 _SOCKET_PATH_BYTES = 100
@@ -78,10 +80,10 @@ def application(complete: Complete, tokens: Tokens, model_of: Callable[[Caller],
             status, code = _STATUS.get(type(error), (500, "gateway_error"))
             return _error(status, code, str(error))
         if not body.get("stream"):
-            return web.Response(text=dumps(reply), content_type="application/json")
+            return web.Response(body=reply.encode(), content_type="application/json")
         options = body.get("stream_options")
         usage = isinstance(options, dict) and bool(options.get("include_usage"))
-        return web.Response(body=events(reply, usage=usage), content_type="text/event-stream")
+        return web.Response(body=events(json.loads(reply), usage=usage), content_type="text/event-stream")
 
     async def models(request: web.Request) -> web.Response:
         caller = tokens.caller(request.headers.get("Authorization"))

@@ -15,14 +15,16 @@ import json
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import aiohttp
+from multidict import CIMultiDict
+from yarl import URL
 
 from bco_graph.errors import UpstreamUnavailable
 from bco_graph.gateway.deployments import Deployed
 from bco_graph.gateway.failures import failure, retry_after_s
-from bco_graph.receipts import dumps
+from bco_graph.gateway.pinning import Pinned
 from bco_graph.state import JSON
 
 RETRY_AFTER_CAP_S = 60.0
@@ -30,9 +32,9 @@ RETRY_AFTER_CAP_S = 60.0
 
 
 class Lane(Protocol):
-    """Lives on the gateway's event loop. `request` has no model; the deployment names it."""
+    """Lives on the gateway's event loop. What is sent has no model; the deployment names it."""
 
-    async def complete(self, deployed: Deployed, request: Mapping[str, JSON]) -> dict[str, JSON]:
+    async def complete(self, deployed: Deployed, pinned: Pinned) -> dict[str, JSON]:
         """One attempt. Beside the completion, the result may hold `served_by`, the model that answered where it is
         not the deployment's, and `dropped`, the names of parameters that were left out."""
 
@@ -77,15 +79,18 @@ class ForwardLane:
         self._timeout_s = timeout_s
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout)
+        self._doors: dict[str, tuple[URL, CIMultiDict[str]]] = {}
+        """Where each deployment is posted to, and with which headers."""
 
-    async def complete(self, deployed: Deployed, request: Mapping[str, JSON]) -> dict[str, JSON]:
-        body = {**request, **(request.get("extra_body") or {}), "model": deployed.model.partition("/")[2]}
-        body.pop("extra_body", None)
+    async def complete(self, deployed: Deployed, pinned: Pinned) -> dict[str, JSON]:
+        if (door := self._doors.get(deployed.name)) is None:
+            door = self._doors[deployed.name] = _door(deployed)
+        url, headers = door
         try:
             async with self._session.post(
-                f"{deployed.api_base}/chat/completions",
-                data=dumps(body).encode(),
-                headers=_headers(deployed.route),
+                url,
+                data=_body(deployed, pinned),
+                headers=headers,
                 allow_redirects=False,
             ) as response:
                 text = (await response.read()).decode("utf-8", "replace")
@@ -103,13 +108,21 @@ def too_late(timeout_s: float) -> UpstreamUnavailable:
     return UpstreamUnavailable(f"no answer within models.timeout_s, {timeout_s:g} s")
 
 
-def _headers(route: Mapping[str, Any]) -> dict[str, str]:
-    headers = {"Content-Type": "application/json"}
+def _door(deployed: Deployed) -> tuple[URL, CIMultiDict[str]]:
+    route, headers = deployed.route, {"Content-Type": "application/json"}
     if route.get("api_key"):
         headers["Authorization"] = f"Bearer {route['api_key']}"
     if route.get("organization"):
         headers["OpenAI-Organization"] = str(route["organization"])
-    return headers | dict(route.get("extra_headers") or route.get("headers") or {})
+    headers |= dict(route.get("extra_headers") or route.get("headers") or {})
+    return URL(f"{deployed.api_base}/chat/completions"), CIMultiDict(headers)
+
+
+def _body(deployed: Deployed, pinned: Pinned) -> bytes:
+    if "extra_body" in pinned.request:
+        merged = {**pinned.request, **(pinned.request["extra_body"] or {})}
+        pinned = Pinned.of({name: value for name, value in merged.items() if name not in ("extra_body", "model")}, {})
+    return pinned.text(deployed.model.partition("/")[2]).encode()
 
 
 def _completion(text: str, status: int, retry_after: str | None) -> dict[str, JSON]:

@@ -28,6 +28,7 @@ from bco_graph.errors import ConfigError, ContextOverflow, MissingExtra, Request
 from bco_graph.gateway import gguf
 from bco_graph.gateway.deployments import Deployed
 from bco_graph.gateway.lanes import too_late
+from bco_graph.gateway.pinning import Pinned
 from bco_graph.gateway.rendering import KINDS, SAMPLING, grammar_of, message_of, refuse_unknown, stops_of
 from bco_graph.state import JSON
 
@@ -146,13 +147,13 @@ class LocalLane:
     _workers: dict[str, ThreadPoolExecutor] = field(default_factory=dict)
     _turns: dict[str, asyncio.Lock] = field(default_factory=dict)
 
-    async def complete(self, deployed: Deployed, request: Mapping[str, JSON]) -> dict[str, JSON]:
+    async def complete(self, deployed: Deployed, pinned: Pinned) -> dict[str, JSON]:
         name = deployed.model.removeprefix("local/")
         worker = self._workers.setdefault(name, ThreadPoolExecutor(1, thread_name_prefix=deployed.model))
         async with self._turns.setdefault(name, asyncio.Lock()):
             stop, loop = threading.Event(), asyncio.get_running_loop()
             model = await loop.run_in_executor(worker, _load_for, deployed)
-            running = loop.run_in_executor(worker, lambda: model.complete(request, stopped=stop.is_set))
+            running = loop.run_in_executor(worker, lambda: model.complete(pinned.request, stopped=stop.is_set))
             try:
                 done, _ = await asyncio.wait({running}, timeout=self.timeout_s)
             finally:

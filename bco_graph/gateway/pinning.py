@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from bco_graph.errors import RequestRejected
 from bco_graph.gateway.deployments import Deployed
 from bco_graph.gateway.replies import storable
+from bco_graph.receipts import dumps
 from bco_graph.state import JSON
 
 _SAID = frozenset({"messages", "tools", "tool_choice", "parallel_tool_calls", "response_format", "stop"})
@@ -23,10 +24,29 @@ _OURS = frozenset({"model", "stream", "stream_options", *_LENGTHS})
 @dataclass(frozen=True, slots=True)
 class Pinned:
     """`request` is what goes upstream, without a model; `changes` maps a field to what was asked and what is sent
-    (no `sent`: the field was left out)."""
+    (no `sent`: the field was left out). Both are strict JSON that can be stored.
+
+    A request is written as JSON once, for its key, its receipt and the wire: `before` and `after` are the texts of
+    the fields whose names sort before and after "model".
+    """
 
     request: dict[str, JSON]
     changes: dict[str, JSON]
+    before: str
+    after: str
+
+    @classmethod
+    def of(cls, request: dict[str, JSON], changes: dict[str, JSON]) -> Pinned:
+        """Raises ValueError for NaN, infinities and lone surrogates."""
+        before = dumps({name: value for name, value in request.items() if name < "model"})
+        after = dumps({name: value for name, value in request.items() if name > "model"})
+        f"{before}{after}{dumps(changes) if changes else ''}".encode()
+        return cls(request, changes, before, after)
+
+    def text(self, model: str | None = None) -> str:
+        """The request as `dumps` writes it, with this model in it (None: without one)."""
+        named = "" if model is None else f'"model":{dumps(model)}'
+        return f"{{{','.join(part for part in (self.before[1:-1], named, self.after[1:-1]) if part)}}}"
 
     @property
     def max_tokens(self) -> int | None:
@@ -34,8 +54,14 @@ class Pinned:
 
 
 def pin(deployed: Deployed, asked: Mapping[str, JSON]) -> Pinned:
-    """Raises RequestRejected where the request has no messages or no usable length."""
-    asked = storable(asked)
+    """`asked` is parsed JSON. Raises RequestRejected where it has no messages or no usable length."""
+    try:
+        return _pinned(deployed, asked)
+    except ValueError:  # what strict JSON cannot say is rare: it is looked for only where writing it failed
+        return _pinned(deployed, storable(asked))
+
+
+def _pinned(deployed: Deployed, asked: Mapping[str, JSON]) -> Pinned:
     _check_messages(asked.get("messages"))
     frozen = deployed.role == "target"
     request: dict[str, JSON] = {}
@@ -54,7 +80,7 @@ def pin(deployed: Deployed, asked: Mapping[str, JSON]) -> Pinned:
     _pin_length(deployed, asked, request, changes)
     if asked.get("model") not in (None, "", deployed.name, deployed.role, deployed.model):
         changes["model"] = {"asked": asked["model"], "sent": deployed.model}
-    return Pinned(request, changes)
+    return Pinned.of(request, changes)
 
 
 def _check_messages(messages: JSON) -> None:

@@ -72,6 +72,9 @@ class Usage:
     reasoning: int = 0
 
 
+NO_USAGE = Usage(0, 0)
+
+
 def usage_of(reply: Mapping[str, JSON]) -> Usage | None:
     """The usage that a completion reports, or None where it reports none."""
     usage = reply.get("usage") or {}

@@ -17,6 +17,7 @@ from bco_graph.gateway.failures import failure, retry_after_s
 from bco_graph.gateway.lanes import is_completion, parsed, too_late
 from bco_graph.gateway.library import litellm
 from bco_graph.gateway.parameters import OURS
+from bco_graph.gateway.pinning import Pinned
 from bco_graph.state import JSON
 
 
@@ -36,8 +37,8 @@ class LitellmLane:
         self._router = self._litellm.Router(model_list=fleet.router, **settings)
         self._models = {entry["litellm_params"]["model"] for entry in fleet.router}
 
-    async def complete(self, deployed: Deployed, request: Mapping[str, JSON]) -> dict[str, JSON]:
-        sent = dict(request)
+    async def complete(self, deployed: Deployed, pinned: Pinned) -> dict[str, JSON]:
+        sent = dict(pinned.request)
         dropped = self._unsupported(deployed, sent) if self._drop_params else []
         for name in dropped:
             del sent[name]

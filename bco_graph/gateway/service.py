@@ -6,6 +6,7 @@ It is usable from any thread and any event loop, one `asyncio.run` after another
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import threading
@@ -22,6 +23,7 @@ from aiohttp import web
 from bco_graph.config import Models, Roles
 from bco_graph.errors import AuthenticationFailed, ConfigError, ModelCallError, UpstreamUnavailable
 from bco_graph.gateway import local
+from bco_graph.gateway.booking import Booking
 from bco_graph.gateway.cache import ResponseCache
 from bco_graph.gateway.calls import Calls
 from bco_graph.gateway.deployments import Deployed, LaneName, resolve
@@ -29,6 +31,7 @@ from bco_graph.gateway.failures import Redactor
 from bco_graph.gateway.http import SOCKET_NAME, Tokens, application, socket_folder
 from bco_graph.gateway.lanes import ForwardLane, Lane, Retries
 from bco_graph.gateway.prices import known_model, price_of
+from bco_graph.gateway.replies import storable
 from bco_graph.ledger import Ledger
 from bco_graph.protocols import Caller, Role
 from bco_graph.receipts import Receipts
@@ -132,22 +135,27 @@ class Gateway:
             await running.stopping.wait()
 
     async def _open(self, stack: AsyncExitStack) -> _Running:
-        cache = ResponseCache(self._run_dir / "cache.sqlite", extra=self._extra_cache)
-        stack.callback(cache.close)
+        file = ResponseCache(self._run_dir / "cache.sqlite", extra=self._extra_cache)
+        stack.callback(file.close)
+        cache = file if self._models.cache or self._offline else None
+        priced = [(d, price) for d in self._models.model_list if (price := price_of(d))]
+        booking = Booking(
+            prices={d.model_name: price for d, price in priced},
+            fallback_prices={str(d.litellm_params["model"]): price for d, price in priced},
+            ledger=self._ledger,
+            receipts=self._receipts,
+            redactor=self._redactor,
+            cache=cache,
+        )
+        stack.callback(booking.close)
         calls = Calls(
             roles=self._fleet.roles,
             problems=self._fleet.problems,
             lanes=await self._lanes(stack),
-            prices={d.model_name: price for d in self._models.model_list if (price := price_of(d))},
-            fallback_prices={
-                str(d.litellm_params["model"]): price for d in self._models.model_list if (price := price_of(d))
-            },
             windows={d.name: window for d in self._fleet.roles.values() if (window := _window(d))},
-            ledger=self._ledger,
-            receipts=self._receipts,
-            redactor=self._redactor,
+            booking=booking,
             retries=self._retries,
-            cache=cache if self._models.cache or self._offline else None,
+            cache=cache,
             offline=self._offline,
         )
         folder = socket_folder()
@@ -191,7 +199,8 @@ class Gateway:
         `choices[0].message` is always there; its `content` is None where the model gave no text. Raises a
         ModelCallError, BudgetExceeded, or ConfigError for a role without a deployment.
         """
-        return await self._on_loop(self._require().calls.complete(caller, request))
+        reply = await self._on_loop(self._require().calls.complete(caller, storable(request)))
+        return dict(json.loads(reply))
 
     async def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         running = self._require()
@@ -265,7 +274,7 @@ class Gateway:
         started = time.monotonic()
         try:
             call = self._require().calls.complete(Caller(role, step="check"), request, probe=True)
-            reply = await self._on_loop(call)
+            reply = json.loads(await self._on_loop(call))
         except ModelCallError as error:
             where = f"role {role!r}, deployment {deployed.name!r} ({deployed.model} at {deployed.host})"
             hint = f"; {_key_hint(deployed)}" if isinstance(error, AuthenticationFailed) else ""
