@@ -303,9 +303,9 @@ def parse_prediction(text: str) -> Prediction:
 def open_prediction(text: str) -> tuple[int, dict[str, Section]]:
     """The iteration that the title names, and the sections by name. Raises DocumentError."""
     title, sections = split_sections(text, source=SOURCE)
-    if not (number := re.fullmatch(r"iter_(\d+) prediction", title, re.ASCII)):
+    if not (number := re.fullmatch(r"iter_(\d{1,9}) prediction", title, re.ASCII)):
         raise DocumentError(f"expected the title `# iter_016 prediction`, not {title!r}", line=1, source=SOURCE)
-    return int(number[1]), {section.name: section for section in sections}
+    return int(number[1]), sections
 
 
 def _aggregate_lines(section: Section) -> list[tuple[_Part, int, str]]:

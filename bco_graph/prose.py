@@ -21,8 +21,8 @@ from bco_graph.errors import DocumentError
 
 _HEADING_START = re.compile(r"^( {0,3}\\*)(?=#{1,6}(?:[ \t]|$))", re.MULTILINE)
 _ESCAPED_START = re.compile(r"^( {0,3}\\*)\\(?=#{1,6}(?:[ \t]|$))", re.MULTILINE)
-_RETURN = re.compile(r"(\\*)\r|(\\+)r")
-_ESCAPED_RETURN = re.compile(r"(\\+)r")
+_RETURN = re.compile(r"(?<!\\)(?:(\\*)\r|(\\+)r)")
+_ESCAPED_RETURN = re.compile(r"(?<!\\)(\\+)r")
 
 NAME = r'(?:"(?:[^"\\]|\\.)*"|[^\s,;"()\[\]]+)'
 """One name of a list, as a regular expression without groups."""
@@ -91,12 +91,12 @@ def render_sections(title: str, sections: Iterable[tuple[str, str]]) -> str:
     return "\n".join([f"# {title}\n", *(f"## {heading}\n{body}\n" for heading, body in sections)])
 
 
-def split_sections(text: str, *, source: str) -> tuple[str, list[Section]]:
+def split_sections(text: str, *, source: str) -> tuple[str, dict[str, Section]]:
     """The title and the sections of a document that `render_sections` made, or that was written in its shape.
 
-    Only `## ` at the start of a line begins a section, code fences or not. A blank line before a heading belongs to
-    the layout, not to the body. Raises DocumentError where the title is missing, text stands before the first
-    section, or a section stands twice.
+    Sections are by name, in their order. Only `## ` at the start of a line begins one, code fences or not. A blank
+    line before a heading belongs to the layout, not to the body. Raises DocumentError where the title is missing,
+    text stands before the first section, or a section stands twice.
     """
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").removesuffix("\n").split("\n")
     if not lines[0].startswith("# "):
@@ -107,13 +107,13 @@ def split_sections(text: str, *, source: str) -> tuple[str, list[Section]]:
     for index, line in enumerate(lines[1 : starts[0] if starts else None], start=2):
         if line.strip():
             raise DocumentError(f"expected a section `## ...`, not {line!r}", line=index, source=source)
-    sections: list[Section] = []
+    sections: dict[str, Section] = {}
     for start, end in zip(starts, [*starts[1:], None], strict=True):
         body = lines[start + 1 : end]
         if end is not None and body and body[-1] == "":
             body = body[:-1]
         section = Section(lines[start].removeprefix("## ").strip(), start + 1, body)
-        if section.name in {known.name for known in sections}:
+        if section.name in sections:
             raise DocumentError(f"the section {section.heading!r} stands twice", line=section.line, source=source)
-        sections.append(section)
+        sections[section.name] = section
     return lines[0].removeprefix("# ").strip(), sections

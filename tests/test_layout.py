@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "bco_graph"
 
 LAYERS = [
-    {"errors", "state", "probability", "signature"},
+    {"errors", "state", "probability", "signature", "strict_json"},
     {"prose", "submissions", "protocols", "config", "receipts", "run_folder", "scaffold_tree", "prompts"},
     {"testing", "selection", "world_model", "prediction", "ledger", "events", "candidates"},
     {"task_tables", "paper_prediction", "gateway", "benchmarks"},

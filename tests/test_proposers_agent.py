@@ -163,7 +163,7 @@ async def test_one_good_edit_alone_is_applied_though_a_read_beside_it_is_refused
 
 async def test_broken_arguments_are_told_and_go_back_as_an_empty_object(workspace: Path) -> None:
     _, model = await run(workspace, calls(("read_file", '{"path": "scaffold/agent.py')), calls(SUBMIT))
-    assert "the arguments are not one JSON object" in model.results()[0]
+    assert "the arguments are not JSON" in model.results()[0]
     echoed = model.requests[1]["messages"][2]["tool_calls"][0]["function"]
     assert echoed == {"name": "read_file", "arguments": "{}"}
 

@@ -7,8 +7,8 @@ nearest known name. Nothing is repaired or guessed.
 from __future__ import annotations
 
 import json
-import math
 import re
+import reprlib
 from collections.abc import Mapping
 from typing import Any, Generic, NoReturn, TypeVar
 
@@ -18,6 +18,7 @@ from bco_graph.config import nearest
 from bco_graph.errors import CandidateRefused, StepFailed, SubmissionRefused
 from bco_graph.protocols import Step, StepResult
 from bco_graph.state import JSON
+from bco_graph.strict_json import read_object
 
 T = TypeVar("T")
 
@@ -31,7 +32,7 @@ def take(step: Step[T], raw: str | Mapping[str, JSON]) -> tuple[T, dict[str, JSO
     Raises SubmissionRefused with every problem of the first stage that fails: JSON, form, the step's own checks.
     """
     try:
-        submission = parse_object(raw if isinstance(raw, str) else _text(raw))
+        submission = read_object(raw if isinstance(raw, str) else _text(raw))
     except ValueError as error:
         raise SubmissionRefused([f"the submission is {error}"]) from error
     try:
@@ -57,7 +58,7 @@ class Intake(Generic[T]):
         try:
             return take(self.step, raw)
         except SubmissionRefused as refused:
-            self.refuse(refused.reasons, raw if isinstance(raw, str) else json.dumps(raw, default=repr))
+            self.refuse(refused.reasons, _for_the_record(raw))
 
     def refuse(self, reasons: list[str], raw: str = "") -> NoReturn:
         """Count a submission that was refused before it could be read, such as a missing file; raises as `offer`."""
@@ -81,31 +82,12 @@ class Intake(Generic[T]):
         return StepResult(value, submission, self.refusals, trace_reads, notes or {})
 
 
-# -- JSON ----------------------------------------------------------------------------------------------------
-
-
-def parse_object(text: str) -> dict[str, JSON]:
-    """One JSON object, strictly: no NaN or Infinity, no key twice, no text that UTF-8 cannot hold.
-
-    Raises ValueError with the rest of a sentence that starts with the thing's name and `is`.
-    """
-    text = text.removeprefix("\ufeff").strip()
-    if not text:
-        raise ValueError("empty; a JSON object is expected")
+def _for_the_record(raw: str | Mapping[str, JSON]) -> str:
     try:
-        value = json.loads(text, parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_no_twins)
-        json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except json.JSONDecodeError as error:
-        near = text[max(0, error.pos - 20) : error.pos + 20]
-        where = f"line {error.lineno}, column {error.colno}, near {near!r}"
-        raise ValueError(f"not one JSON object: {error.msg} at {where}") from error
-    except UnicodeEncodeError as error:
-        raise ValueError("not storable: it holds half of a surrogate pair, which is no character") from error
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"a JSON {_kind(value)}, not an object; an object is expected")
-    return value
+        text = raw if isinstance(raw, str) else _text(raw)
+    except ValueError:
+        text = reprlib.repr(raw)
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _text(raw: Mapping[str, JSON]) -> str:
@@ -113,29 +95,6 @@ def _text(raw: Mapping[str, JSON]) -> str:
         return json.dumps(dict(raw), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"not plain JSON: {error}") from error
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"not JSON: {name} is no number; give a finite one")
-
-
-def _finite(digits: str) -> float:
-    if not math.isfinite(number := float(digits)):
-        raise ValueError(f"out of range: {digits} is too large for a number")
-    return number
-
-
-def _no_twins(pairs: list[tuple[str, JSON]]) -> dict[str, JSON]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"ambiguous: the key {twice!r} stands in one object twice")
-    return found
-
-
-def _kind(value: JSON) -> str:
-    return {list: "array", str: "string", bool: "boolean", type(None): "null"}.get(type(value), "number")
 
 
 # -- reasons -------------------------------------------------------------------------------------------------

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bco_graph.errors import ConfigError, StepFailed, SubmissionRefused
-from bco_graph.proposers.intake import parse_object, take
+from bco_graph.proposers.intake import take
 from bco_graph.proposers.tree import lay, snapshot
 from bco_graph.proposers.workspace import SCAFFOLD
 from bco_graph.protocols import Step, StepResult
 from bco_graph.state import JSON, StepName, candidate_id
+from bco_graph.strict_json import read_object
 
 T = TypeVar("T")
 
@@ -52,6 +53,9 @@ def _recorded(step: Step[Any], path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise _missing(step, path) from error
+    except (OSError, UnicodeDecodeError) as error:
+        reason = f"the recording's {path.parent.name}/{path.name} cannot be read: {error}"
+        raise StepFailed(step.name, cause="missing", reasons=[reason]) from error
 
 
 def _missing(step: Step[Any], path: Path) -> StepFailed:
@@ -61,7 +65,7 @@ def _missing(step: Step[Any], path: Path) -> StepFailed:
 
 def _submission(raw: str) -> dict[str, JSON]:
     try:
-        recorded = parse_object(raw)
+        recorded = read_object(raw)
     except ValueError as error:
         raise SubmissionRefused([f"the file is {error}"]) from error
     if recorded.keys() != {"submission"} or not isinstance(recorded["submission"], dict):

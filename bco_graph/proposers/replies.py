@@ -17,9 +17,9 @@ from pydantic import BaseModel
 from bco_graph import prompts
 from bco_graph.errors import ToolRefused
 from bco_graph.proposers.conversation import Conversation
-from bco_graph.proposers.intake import parse_object
 from bco_graph.proposers.tools import SUBMIT, definitions
 from bco_graph.state import JSON
+from bco_graph.strict_json import read_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Call:
         if not isinstance(self.arguments, str):
             return self.arguments
         try:
-            return parse_object(self.arguments) if self.arguments.strip() else {}
+            return read_object(self.arguments) if self.arguments.strip() else {}
         except ValueError as error:
             raise ToolRefused(f"the arguments are {error}") from error
 
@@ -84,7 +84,7 @@ class ToolCalls:
 
     def read(self, answer: Mapping[str, JSON]) -> Reply:
         message, finish = message_of(answer)
-        calls = [_call(position, raw) for position, raw in enumerate(message.get("tool_calls") or [])]
+        calls = [_call(position, raw) for position, raw in enumerate(_raw_calls(message))]
         if calls:
             return Reply("calls", finish, message, calls)
         if finish == "length" or not text_of(message).strip():
@@ -96,7 +96,7 @@ class ToolCalls:
         calls = [
             {**_rest(raw), "id": call.id, "type": "function",
              "function": {"name": call.name, "arguments": _echo(call.arguments)}}
-            for raw, call in zip(reply.message.get("tool_calls") or [], reply.calls, strict=True)
+            for raw, call in zip(_raw_calls(reply.message), reply.calls, strict=True)
         ]  # fmt: skip
         kept = {key: value for key, value in reply.message.items() if value is not None and key not in _DROPPED}
         message = {"content": None, **kept, "role": "assistant"}
@@ -145,7 +145,7 @@ class JsonLines:
 
 
 def _json_call(text: str) -> Call:
-    found = parse_object(text)
+    found = read_object(text)
     if unknown := found.keys() - {"tool", "args"}:
         raise ValueError(f"an object with the unknown key {min(unknown)!r}")
     name, arguments = found.get("tool"), found.get("args", {})
@@ -192,6 +192,11 @@ def text_of(message: Mapping[str, JSON]) -> str:
     return content if isinstance(content, str) else ""
 
 
+def _raw_calls(message: Mapping[str, JSON]) -> list[JSON]:
+    calls = message.get("tool_calls")
+    return calls if isinstance(calls, list) else []
+
+
 def _call(position: int, raw: JSON) -> Call:
     """A call as it came; one without a function becomes a call of the tool '' and is refused as unknown."""
     raw = raw if isinstance(raw, dict) else {}
@@ -217,6 +222,6 @@ def _echo(arguments: str | Mapping[str, JSON]) -> str:
         return json.dumps(arguments, ensure_ascii=False)
     try:
         json.loads(arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         return "{}"
     return arguments
