@@ -10,13 +10,13 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from urllib.parse import quote
 
 from bco_graph.candidates import CandidateStore
 from bco_graph.protocols import Task
 from bco_graph.receipts import Receipts, ResultRow
-from bco_graph.run_folder import DOCUMENTS, RunFolder, write_text
+from bco_graph.run_folder import DOCUMENTS, RunFolder, below, write_text
 from bco_graph.signature import signature_hits
 from bco_graph.state import JSON, REAL_OUTCOMES, Method
 
@@ -48,11 +48,8 @@ class EvidenceSurface:
 
     def has(self, path: str) -> bool:
         """Whether an evidence path (relative to the workspace) leads to a file inside of it."""
-        relative = PurePosixPath(path)
-        if relative.is_absolute() or ".." in relative.parts or "\0" in path:
-            return False
-        found = (self.root / relative).resolve()
-        return found.is_relative_to(self.root.resolve()) and found.is_file()
+        found = below(self.root, path)
+        return found is not None and found.is_file()
 
     def notes(self) -> str:
         """The free file of method `notes`, or nothing."""

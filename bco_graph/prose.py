@@ -108,7 +108,7 @@ def split_sections(text: str, *, source: str) -> tuple[str, dict[str, Section]]:
         if line.strip():
             raise DocumentError(f"expected a section `## ...`, not {line!r}", line=index, source=source)
     sections: dict[str, Section] = {}
-    for start, end in zip(starts, [*starts[1:], None], strict=True):
+    for start, end in zip(starts, [*starts, None][1:], strict=True):
         body = lines[start + 1 : end]
         if end is not None and body and body[-1] == "":
             body = body[:-1]

@@ -22,7 +22,7 @@ import os
 import shutil
 import socket
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from bco_graph.errors import RunExists, RunLocked, RunUnreadable
@@ -117,6 +117,18 @@ class RunFolder:
     def lock(self) -> RunLock:
         """Own the folder until `release`; raises RunLocked at once when another process does."""
         return RunLock(self.root / "LOCK")
+
+
+def below(root: Path, name: str) -> Path | None:
+    """Where a path that a stranger names leads, links followed; None where nothing is there or it leaves `root`."""
+    relative = PurePosixPath(name)
+    if relative.is_absolute() or ".." in relative.parts:
+        return None
+    try:
+        found = (root / relative).resolve(strict=True)
+    except (OSError, RuntimeError, ValueError):
+        return None  # missing, a loop of links, or no name that a file system takes
+    return found if found.is_relative_to(root.resolve()) else None
 
 
 class RunLock:

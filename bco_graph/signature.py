@@ -10,6 +10,7 @@ import json
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,19 +23,28 @@ def signature_fault(pattern: str) -> str | None:
     """Why a signature cannot be looked for, or None."""
     if not pattern.removeprefix("re:").strip():
         return "live_signature is empty"
-    if not pattern.startswith("re:"):
-        return None
-    try:
-        re.compile(pattern.removeprefix("re:"))
-    except re.error as error:
-        return f"live_signature {pattern!r} is no regular expression: {error}"
+    if pattern.startswith("re:") and (fault := expression_fault(pattern.removeprefix("re:"))):
+        return f"live_signature {pattern!r} is no regular expression: {fault}"
+    return None
+
+
+def expression_fault(pattern: str) -> str | None:
+    """Why a regular expression cannot be searched for, or None."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # An odd set is the writer's own affair.
+        try:
+            re.compile(pattern)
+        except (re.error, OverflowError) as error:
+            return str(error)
+        except RecursionError:
+            return "its groups are nested too deeply"
     return None
 
 
 def signature_hits(pattern: str, traces: Path, *, timeout_s: float = SEARCH_TIMEOUT_S) -> int | None:
     """How many tasks have a trace with the signature in what the scaffold left there (events, output, model calls).
 
-    None when an expression could not be searched within the time.
+    None when an expression could not be searched, within the time or at all.
     """
     if not pattern.startswith("re:"):
         return _count(traces, lambda text: pattern in text)
@@ -44,7 +54,7 @@ def signature_hits(pattern: str, traces: Path, *, timeout_s: float = SEARCH_TIME
             [sys.executable, "-I", "-S", __file__],
             input=asked, capture_output=True, text=True, encoding="utf-8", timeout=timeout_s, check=True,
         )  # fmt: skip
-    except subprocess.TimeoutExpired:
+    except (subprocess.TimeoutExpired, subprocess.CalledProcessError):
         return None
     return int(done.stdout)
 

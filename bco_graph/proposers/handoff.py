@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, TypeVar
 
 from bco_graph.config import ProposerConfig
@@ -17,6 +17,7 @@ from bco_graph.proposers.intake import Intake
 from bco_graph.proposers.step_files import SUBMISSION, read_submission, write_step
 from bco_graph.proposers.tree import write_file
 from bco_graph.protocols import Step, StepResult
+from bco_graph.run_folder import below
 from bco_graph.state import JSON
 
 T = TypeVar("T")
@@ -116,9 +117,8 @@ def _read(step: Step[Any], answer: Any, number: int) -> str | Mapping[str, JSON]
     taken = step.workspace / _TAKEN / f"{_stem(step)}-{number}.json"
     if not taken.is_file():
         name = SUBMISSION if isinstance(answer, str) else str(answer["file"])
-        path = _below(step.workspace, name)
         try:
-            text = read_submission(path)
+            text = read_submission(step.workspace / name if name == SUBMISSION else _below(step.workspace, name))
         except SubmissionRefused:
             write_file(taken, b"", beside=step.workspace)
             raise
@@ -127,10 +127,11 @@ def _read(step: Step[Any], answer: Any, number: int) -> str | Mapping[str, JSON]
 
 
 def _below(workspace: Path, name: str) -> Path:
-    path = PurePosixPath(name)
-    found = (workspace / path).resolve()
-    if path.is_absolute() or not found.is_relative_to(workspace.resolve()):
-        raise SubmissionRefused([f"the file {name!r} is not below the workspace; give a path relative to it"])
+    found = below(workspace, name)
+    if found is None:
+        raise SubmissionRefused(
+            [f"the file {name!r} is missing or not below the workspace; give a path relative to it"]
+        )
     return found
 
 

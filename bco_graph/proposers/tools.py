@@ -24,6 +24,7 @@ from bco_graph.proposers.intake import explain
 from bco_graph.proposers.paging import page_of, page_of_file
 from bco_graph.proposers.tree import Tree, lay, snapshot, write_file
 from bco_graph.proposers.workspace import NOTES, Workspace
+from bco_graph.signature import expression_fault
 from bco_graph.state import JSON
 
 SEARCH_LIMIT_S = 20.0
@@ -204,12 +205,10 @@ class Toolbox:
         return page
 
     async def _search(self, asked: Search) -> str:
-        try:
-            re.compile(asked.pattern)
-        except re.error as error:
+        if fault := expression_fault(asked.pattern):
             raise ToolRefused(
-                f"{asked.pattern!r} is no regular expression: {error}; as plain text it is {re.escape(asked.pattern)!r}"
-            ) from error
+                f"{asked.pattern!r} is no regular expression: {fault}; as plain text it is {re.escape(asked.pattern)!r}"
+            )
         start = self.workspace.to_read(asked.path)
         lines, summary = await _run_search(self.workspace.root, start, asked.pattern, self._search_limit_s)
         found = page_of(lines, start_line=asked.start_line, unit="match")
@@ -290,7 +289,8 @@ async def _run_search(root: Path, start: Path, pattern: str, limit_s: float) -> 
             process.kill()
             await process.wait()
     if process.returncode:
-        raise ToolRefused(f"the search failed: {err.decode('utf-8', 'replace').strip().splitlines()[-1]}")
+        last = err.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        raise ToolRefused(f"the search failed: {last or f'exit status {process.returncode}'}")
     *lines, summary = out.decode("utf-8").split("\n")
     found: dict[str, Any] = json.loads(summary)
     return lines, found

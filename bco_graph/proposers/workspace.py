@@ -26,7 +26,10 @@ class Workspace:
     def to_read(self, path: str) -> Path:
         """The existing file or folder that `path` names; links are followed as long as they stay inside."""
         relative = _relative(path)
-        found = (self.root / relative).resolve()
+        try:
+            found = (self.root / relative).resolve()
+        except RuntimeError as error:
+            raise ToolRefused(f"{path!r} is a link that leads to itself") from error
         if not found.is_relative_to(self.root):
             raise ToolRefused(f"{path!r} is a link that leads out of the workspace")
         if not found.exists():
@@ -45,7 +48,7 @@ class Workspace:
             hint = f" (did you mean '{SCAFFOLD}/{relative}'?)" if (self.scaffold / relative).exists() else ""
             raise ToolRefused(f"{path!r} cannot be written{hint}; this step writes below {allowed} only")
         target = self.root / relative
-        if target.is_symlink() or target.parent.resolve() != target.parent:
+        if target.is_symlink() or any(parent.is_symlink() for parent in target.parents):
             raise ToolRefused(f"{path!r} is, or lies behind, a symbolic link; write to the file itself")
         if target.is_dir():
             raise ToolRefused(f"{path!r} is a folder; name a file in it")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -24,7 +24,7 @@ from bco_graph.proposers.intake import Intake, take
 from bco_graph.protocols import Step
 from bco_graph.receipts import dumps
 from bco_graph.signature import signature_fault
-from bco_graph.state import JSON
+from bco_graph.state import JSON, Proposal
 from bco_graph.strict_json import loads
 from bco_graph.submissions import GradeSubmission, PredictSubmission, ProposeSubmission, ProposeWithBeliefs
 from bco_graph.world_model import (
