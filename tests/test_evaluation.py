@@ -340,9 +340,9 @@ def test_nothing_that_a_task_started_outlives_it(done: Evaluated) -> None:
 
 def test_output_is_cut_in_the_middle_with_both_sizes(done: Evaluated) -> None:
     flood = done.of("flood")
-    assert flood.stdout.startswith("first words")
+    assert flood.stdout.startswith("printed by the import\nfirst words")
     assert flood.stdout.endswith("last words\n")
-    total = 1_000_000 + 2 * KEPT_BYTES + len("first words\nlast words\n")
+    total = 1_000_000 + 2 * KEPT_BYTES + len("printed by the import\nfirst words\nlast words\n")
     assert f" of {total} bytes ...]" in flood.stdout
     assert "\ufffd" not in flood.stdout
     assert flood.stderr.endswith("last words")
@@ -355,7 +355,7 @@ def test_output_is_cut_in_the_middle_with_both_sizes(done: Evaluated) -> None:
 
 def test_bytes_that_are_no_text_do_not_spoil_the_answer(done: Evaluated) -> None:
     assert done.of("bytes_out").answer == "right"
-    assert done.of("bytes_out").stdout == "\ufffd\ufffd then text\nlone \\udcff surrogate\n"
+    assert done.of("bytes_out").stdout == "printed by the import\n\ufffd\ufffd then text\nlone \\udcff surrogate\n"
 
 
 def test_only_the_named_variables_are_there(done: Evaluated) -> None:

@@ -1,20 +1,16 @@
-"""One running worker as the controller sees it: jobs in, results out, and what its end means.
-
-What comes from a worker is a stranger's text, because the scaffold's import runs in it: it is checked before use.
-"""
+"""One running worker as the controller sees it: jobs in, results out, and what its end means."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
-import math
 import signal
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, cast, get_args
+from typing import Any, NoReturn
 
 from bco_graph.config import Evaluation
 from bco_graph.evaluation import worker
@@ -86,7 +82,8 @@ class WorkerProcess:
         started = cls(process, process.stdin, process.stdout, evaluation.timeout_s)
         started._readers.append(asyncio.create_task(started._keep_output()))
         try:
-            await started._handshake(_hello(launch, interface, evaluation), interface.entry, import_timeout_s)
+            hello = _hello(launch, interface, evaluation, import_timeout_s)
+            await started._handshake(hello, interface.entry, import_timeout_s)
         except BaseException:
             started.kill()
             await started.wait()
@@ -155,14 +152,17 @@ class WorkerProcess:
         if hello.get("hello") is not True:
             await self._refuse("broken", "the worker did not start", began)
         try:
-            said = await asyncio.wait_for(self._line(), import_timeout_s)
+            said = await asyncio.wait_for(self._line(), import_timeout_s + GRACE_S)
         except TimeoutError:
-            error = f"importing {entry} took longer than the limit of {import_timeout_s:g} s for an import"
+            error = f"importing what {entry} imports took longer than the limit of {import_timeout_s:g} s for an import"
             await self._refuse("timeout", error, began)
         if "failed" in said:
-            await self._refuse("crashed", f"importing {entry} failed: {said['failed']}", began)
+            self._output.add(said["printed"].encode())
+            await self._refuse(said["failed"]["status"], said["failed"]["error"], began)
+        if "fault" in said:
+            await self._refuse("broken", said["fault"], began)
         if said.get("ready") is not True:
-            await self._refuse("crashed", f"importing {entry} ended the process", began)
+            await self._refuse("crashed", f"importing {entry} ended the worker", began)
 
     async def _refuse(self, status: RunStatus, error: str, began: float) -> NoReturn:
         await self._end(patience_s=0.0 if status == "timeout" else 1.0)
@@ -206,7 +206,7 @@ class WorkerProcess:
     async def _line(self) -> dict[str, Any]:
         """The next message; empty at the end, and for what is no message."""
         try:
-            message = json.loads(await self.stdout.readline(), parse_constant=_no_number)
+            message = json.loads(await self.stdout.readline())
         except (ValueError, RecursionError):
             return {}
         return message if isinstance(message, dict) else {}
@@ -216,42 +216,25 @@ def failed(job: Job, status: RunStatus, error: str, *, seconds: float = 0.0, std
     return RunResult(job.task.id, job.repeat, status, None, error, seconds, stderr=stderr)
 
 
-def _hello(launch: Launch, interface: Interface, evaluation: Evaluation) -> dict[str, JSON]:
+def _hello(launch: Launch, interface: Interface, evaluation: Evaluation, import_timeout_s: float) -> dict[str, JSON]:
     return {
         "entry": interface.entry, "kind": interface.kind, "graph": dict(interface.settings),
         "scaffold": launch.scaffold, "socket": launch.socket, "work": launch.work,
         "keep": launch.keep, "isolation": launch.isolation, "timeout_s": evaluation.timeout_s,
-        "max_trace_bytes": evaluation.max_trace_bytes,
+        "import_timeout_s": import_timeout_s, "max_trace_bytes": evaluation.max_trace_bytes,
     }  # fmt: skip
 
 
 def _longest_line(evaluation: Evaluation) -> int:
     """A byte takes up to 6 in JSON: two streams, the events, the answer, and room for the rest."""
-    return 14 * evaluation.max_trace_bytes + 2 * worker.MAX_ANSWER_BYTES
+    return 14 * evaluation.max_trace_bytes + 3 * worker.MAX_ANSWER_BYTES
 
 
 def _read_result(job: Job, message: Mapping[str, Any]) -> RunResult:
-    """A result as the worker's own code writes it; anything else is the doing of the scaffold's import."""
-    status, error, seconds = message.get("status"), message.get("error"), message.get("seconds")
-    stdout, stderr, events = message.get("stdout"), message.get("stderr"), message.get("events")
-    right = (
-        status in get_args(RunStatus)
-        and all(isinstance(text, str) for text in (error, stdout, stderr))
-        and isinstance(seconds, float)
-        and math.isfinite(seconds)
-        and isinstance(events, list)
-    )
-    if not right:
-        return failed(job, "crashed", "the candidate's worker wrote something else than a result")
-    answer = message.get("answer") if status == "answered" else None
     return RunResult(
-        job.task.id, job.repeat, cast(RunStatus, status), answer, cast(str, error), cast(float, seconds),
-        cast(str, stdout), cast(str, stderr), cast(list[JSON], events),
+        job.task.id, job.repeat, message["status"], message.get("answer"), message["error"], message["seconds"],
+        message["stdout"], message["stderr"], message["events"],
     )  # fmt: skip
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
 
 
 def _ending(code: int) -> str:

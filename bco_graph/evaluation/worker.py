@@ -790,6 +790,8 @@ def import_entry(settings: dict[str, Json]) -> Callable[..., Json]:
 
 def _graph_entry() -> Any:
     """The package beside this file that turns a graph into `solve(task, target)`; needs LangGraph."""
+    if known := sys.modules.get("_bco_graph_entry"):
+        return known
     folder = Path(__file__).with_name("graph_entry")
     spec = importlib.util.spec_from_file_location(
         "_bco_graph_entry", folder / "__init__.py", submodule_search_locations=[str(folder)]
@@ -816,8 +818,9 @@ def first_import(settings: dict[str, Json]) -> dict[str, Json]:
 
 def warm_up(root: str, modules: Json) -> None:
     """Import what is installed among some modules, and compile the scaffold's files, without running any of it."""
+    own = {path.name.partition(".")[0] for path in Path(root).iterdir()}
     for name in modules if isinstance(modules, list) else ():
-        if isinstance(name, str) and name not in sys.modules and not _in_scaffold(root, name):
+        if isinstance(name, str) and name not in sys.modules and name.partition(".")[0] not in own:
             with suppress(Exception, SystemExit):
                 importlib.import_module(name)
     codes = {}
@@ -827,11 +830,6 @@ def warm_up(root: str, modules: Json) -> None:
     compiled.update(codes)
     gc.collect()
     gc.freeze()
-
-
-def _in_scaffold(root: str, name: str) -> bool:
-    top = name.partition(".")[0]
-    return any(path.name.partition(".")[0] == top for path in Path(root).iterdir())
 
 
 compiled: dict[str, CodeType] = {}
@@ -899,7 +897,8 @@ def main() -> None:
     prctl(_PR_DUMPABLE, 0)
     sys.path_hooks.insert(0, _find_compiled)
     if settings["kind"] == "graph":
-        graph_entry()
+        with suppress(ImportError):
+            _graph_entry()
     try:
         worker = Worker(settings, jobs, results)
         if worker.try_import():
