@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +16,15 @@ from typing import Any
 import pytest
 import yaml
 
+from bco_graph.errors import SuiteBroken
 from bco_graph.evaluation import pick_sandbox
+from bco_graph.protocols import Score, Task
 from bco_graph.receipts import ResultRow
 from bco_graph.scaffold_tree import tree_digest
+from bco_graph.state import JSON
 from bco_graph.testing import Reply, ScriptedModelServer
-from tests.faults.play import TARGET, bco, raw_config, receipts_of
+from tests.faults.play import TARGET, bco, models, play, raw_config, receipts_of
+from tests.toy import ToySuite
 
 LIMIT_S = 3.0
 REPEATS = 2
@@ -266,3 +272,38 @@ def test_status_and_verify_read_such_a_run_and_agree_with_its_rows(zoo: Zoo) -> 
     status = bco(zoo.folder, "status", "runs/zoo", "--json").json
     assert status["baseline"]["train"]["tasks"] == len(KINDS) * REPEATS
     bco(zoo.folder, "verify", "runs/zoo")
+
+
+class SleepingGrader(ToySuite):
+    """Sleeps past its limit over one word, the first time; raises a time-out of its own over another."""
+
+    def __init__(self, scaffold: Path, *, raises: bool = False) -> None:
+        super().__init__(scaffold)
+        self.asleep = threading.Event()
+        self.raises = raises
+
+    def grade(self, task: Task, answer: JSON) -> Score:
+        if self.raises:
+            raise TimeoutError("the judge did not answer")
+        if task.inputs["word"] == "oak" and not self.asleep.is_set():
+            self.asleep.set()
+            time.sleep(600)
+        return super().grade(task, answer)
+
+
+def test_a_grader_past_its_limit_is_an_infra_error_and_holds_no_process(tmp_path: Path) -> None:
+    """Not the scaffold's timeout, and not its miss: another row than that of a task which ran out of time."""
+    suite = SleepingGrader(tmp_path / "initial")
+    with models() as server:
+        first = play(tmp_path, server, suite=suite, iterations=0, evaluation={"grader_timeout_s": 0.5})
+        assert first.ended.state["outcome"]["kinds"] == {"infra_error": 1, "scored": 7}
+        with first.receipts() as receipts:
+            late = next(row for row in receipts.results("train") if row.kind == "infra_error")
+        assert (late.task, late.score, late.note) == ("toy-train-1", None, "the grader took longer than 0.5 s")
+
+
+def test_a_grader_that_raises_stops_the_run_as_the_suites_fault_whatever_it_raises(tmp_path: Path) -> None:
+    """A time-out inside the grader is not reported as the limit around it."""
+    suite = SleepingGrader(tmp_path / "initial", raises=True)
+    with models() as server, pytest.raises(SuiteBroken, match="TimeoutError: the judge did not answer"):
+        play(tmp_path, server, suite=suite, iterations=0)
