@@ -100,7 +100,8 @@ async def test_64_jobs_at_8_give_64_answers_and_at_most_8_run_at_once(tmp_path: 
         ("import os, signal; print('dying words'); os.kill(os.getpid(), signal.SIGSEGV)", "killed by SIGSEGV"),
         ("x = 1", "agent.py has no function 'solve'"),
         ("def solve(task): pass", "solve(task) does not take two positional arguments (task, target)"),
-        ("import os; print('dying words'); [os.close(handle) for handle in range(3, 9)]", "ended the process"),
+        ("import os; print('dying words'); os.closerange(3, 200)", "ended the process"),
+        ("import os; os._exit(7)", "ended the process: the task's process exited with status 7"),
     ],
 )
 async def test_an_import_that_fails_is_the_crash_of_every_job(tmp_path: Path, agent: str, error: str) -> None:
@@ -145,20 +146,26 @@ async def test_a_scaffold_of_several_files_and_a_plain_function_works(tmp_path: 
     assert executor.import_problems(source, Interface(entry="pkg/inner.py:solve")) == []
 
 
-@MODES
-async def test_a_worker_that_dies_is_replaced_once(tmp_path: Path, mode: str) -> None:
-    needs_sandbox(mode)
-    dies = """
-import os, threading, time
-def die():
-    time.sleep(0.5)
-    os.kill(os.getpid(), 9)
-threading.Thread(target=die, daemon=True).start()
-def solve(task, target):
-    time.sleep(0 if task.inputs["kind"] == "t0" else 20)
+WORKER_OF_A_TASK = """
+import os, signal, time
+
+def parent(pid):
+    return int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
+
+def stop(number):
+    os.kill(parent(os.getppid()), number)  # the guard's parent
 """
-    source = write_scaffold(tmp_path / "scaffold", dies)
-    executor = executor_for(NO_SOCKET, sandbox=mode, concurrency=1)
+
+
+async def test_a_worker_that_dies_is_replaced_once(tmp_path: Path) -> None:
+    dies = """
+def solve(task, target):
+    if task.inputs["kind"] != "t0":
+        stop(signal.SIGKILL)
+        time.sleep(20)
+"""
+    source = write_scaffold(tmp_path / "scaffold", WORKER_OF_A_TASK + dies)
+    executor = executor_for(NO_SOCKET, sandbox="off", concurrency=1)
     results = await run_all(executor, source, [job(f"t{number}") for number in range(5)])
     by_name = {result.task_id: result for result in results}
     assert len(results) == 5
@@ -261,17 +268,28 @@ async def test_what_a_task_left_behind_is_dead_when_its_result_is_there(tmp_path
 
 async def test_a_job_that_a_dying_worker_never_took_runs_in_the_next_one(tmp_path: Path) -> None:
     deaf = """
-import os, pathlib, threading, time
-if not pathlib.Path(MARK).exists():
-    pathlib.Path(MARK).touch()
-    os.dup2(os.pipe()[0], 3)  # where the worker takes jobs from
-    threading.Thread(target=lambda: (time.sleep(0.5), os.kill(os.getpid(), 9))).start()
 def solve(task, target):
-    return "second worker"
+    if task.inputs["kind"] == "kills":
+        time.sleep(0.5)
+        stop(signal.SIGSTOP)
+        time.sleep(1)
+        stop(signal.SIGKILL)
+        time.sleep(20)
+    return "done"
 """
-    source = write_scaffold(tmp_path / "scaffold", deaf.replace("MARK", repr(str(tmp_path / "mark"))))
-    results = await run_all(executor_for(NO_SOCKET, sandbox="off"), source, [job("t0"), job("t1")])
-    assert [result.answer for result in results] == ["second worker", "second worker"]
+    source = write_scaffold(tmp_path / "scaffold", WORKER_OF_A_TASK + deaf)
+    results: dict[str, RunResult] = {}
+
+    async def keep(result: RunResult) -> None:
+        results[result.task_id] = result
+        if result.task_id == "before":
+            await asyncio.sleep(1)  # the worker is stopped now: the next job waits in its pipe
+
+    executor = executor_for(NO_SOCKET, sandbox="off", concurrency=2)
+    await executor.run(source, Interface(), [job("kills"), job("before"), job("after")], keep)
+    assert {name: result.status for name, result in results.items()} == {
+        "before": "answered", "kills": "crashed", "after": "answered"
+    }  # fmt: skip
 
 
 async def test_what_the_receiver_raises_ends_the_run(tmp_path: Path, temporary: Path) -> None:

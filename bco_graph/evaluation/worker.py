@@ -554,6 +554,8 @@ class Worker:
 
     def try_import(self) -> bool:
         """Import the scaffold in a process of its own and say so, or say why not."""
+        for left in Path(self.settings["work"]).glob("task-*"):
+            remove_tree(left)  # of a worker before this one, which died
         self._start({"job": _TRIAL})
         (trial,) = self.running.values()
         while self.running:
