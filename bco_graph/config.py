@@ -91,6 +91,8 @@ class Evaluation(Section):
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 8
     timeout_s: Annotated[float, Field(gt=0)] = 120.0
     """Seconds for one task."""
+    grader_timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    """Seconds for grading one answer; past it the row is an infra error, as the scaffold is not at fault."""
     sandbox: Literal["auto", "required", "off"] = "auto"
     """`auto`: bubblewrap where it works, else none, and the run says so; `required`: refuse to run without."""
     coverage_floor: Annotated[float, Field(gt=0, le=1)] = 0.9

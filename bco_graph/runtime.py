@@ -231,7 +231,10 @@ def _assemble(
     evidence = EvidenceSurface(folder, config.method, store, opened.receipts)
     evidence.write_skill(prompts.skill(config.method, surface=suite.surface(), task=_task(suite, tasks)))
     executor = LocalExecutor(config.evaluation, socket_path=opened.gateway.socket_path, hide=_hidden(folder, suite))
-    evaluator = Evaluator(suite, executor, opened.receipts, events, opened.gateway.token, config.evaluation.repeats)
+    evaluator = Evaluator(
+        suite, executor, opened.receipts, events, opened.gateway.token,
+        repeats=config.evaluation.repeats, grader_timeout_s=config.evaluation.grader_timeout_s,
+    )  # fmt: skip
     return RunContext(
         config=config, folder=folder, suite=suite, tasks=tasks, initial_scaffold=scaffold,
         proposer=proposer or _proposer(config, opened.gateway), candidates=store, receipts=opened.receipts,

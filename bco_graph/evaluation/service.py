@@ -14,12 +14,15 @@ else                                                                            
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, TypeVar, cast
 
 from bco_graph.errors import SuiteBroken
 from bco_graph.events import Events
@@ -28,11 +31,11 @@ from bco_graph.receipts import CallRecord, Receipts, ResultRow
 from bco_graph.state import JSON, REAL_OUTCOMES, Failure, Outcome, OutcomeKind, Split
 from bco_graph.task_tables import PASS_AT
 
-GRADER_TIMEOUT_S = 60.0
 _INFRA = frozenset({"UpstreamUnavailable", "AuthenticationFailed", "BudgetExceeded"})
 _DEAD = "a model call of this task failed outside of the scaffold"
 
 Trace = dict[str, JSON]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ class Evaluator:
     events: Events
     token: Callable[[Caller], str]
     repeats: int
+    grader_timeout_s: float = 60.0
 
     async def evaluate(
         self,
@@ -113,11 +117,13 @@ class Evaluator:
         return await self._grade(task, result.answer)
 
     async def _grade(self, task: Task, answer: JSON) -> tuple[OutcomeKind, float | None, str]:
+        limit = asyncio.timeout(self.grader_timeout_s)
         try:
-            score = await asyncio.wait_for(self._call_grader(task, answer), GRADER_TIMEOUT_S)
-        except TimeoutError:
-            return "infra_error", None, f"the grader took longer than {GRADER_TIMEOUT_S:g} s"
+            async with limit:
+                score = await self._call_grader(task, answer)
         except Exception as error:
+            if isinstance(error, TimeoutError) and limit.expired():
+                return "infra_error", None, f"the grader took longer than {self.grader_timeout_s:g} s"
             raise SuiteBroken(
                 f"the grader of suite {self.suite.name!r} raised on task {task.id!r}: {type(error).__name__}: {error}"
             ) from error
@@ -129,7 +135,7 @@ class Evaluator:
         return "scored", float(value), score.note if isinstance(score, Score) else ""
 
     async def _call_grader(self, task: Task, answer: JSON) -> Score:
-        score = await asyncio.to_thread(self.suite.grade, task, answer)
+        score = await _in_thread(partial(self.suite.grade, task, answer))
         return await cast("Awaitable[Score]", score) if asyncio.iscoroutine(score) else cast(Score, score)
 
     def _trace(
@@ -145,6 +151,28 @@ class Evaluator:
         if show_gold:
             trace["expected"] = self.suite.gold(task)
         return trace
+
+
+async def _in_thread(call: Callable[[], T]) -> T:
+    """As `asyncio.to_thread`, but nothing waits for the thread at exit: a grader that hangs holds no process."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(set_: Callable[[Any], None], value: object) -> None:
+        if not future.done():
+            set_(value)
+
+    def run() -> None:
+        set_: Callable[[Any], None]
+        try:
+            value, set_ = call(), future.set_result
+        except Exception as error:
+            value, set_ = error, future.set_exception  # type: ignore[assignment]  # what `set_` takes
+        with contextlib.suppress(RuntimeError):  # The loop is closed: nobody asks any more.
+            loop.call_soon_threadsafe(settle, set_, value)
+
+    threading.Thread(target=run, name="grader", daemon=True).start()
+    return await future
 
 
 def is_empty(answer: JSON) -> bool:
