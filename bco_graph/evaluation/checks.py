@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +16,8 @@ from bco_graph.evaluation.local import LocalExecutor
 from bco_graph.protocols import Interface
 
 _TARGET_CALLS = frozenset({"chat", "complete"})
+_PARAMETERS = {"solve": ("task", "target"), "graph": ("model",)}
+_NUMBERS = {1: "one positional argument", 2: "two positional arguments"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -32,7 +34,8 @@ def check_candidate(
     """Why a scaffold may not be evaluated, as sentences to send back; empty when it may be.
 
     The import, which runs the candidate's code, is tried only when all else holds; it takes about 0.2 s, in the
-    executor's sandbox (None: the strongest there is).
+    executor's sandbox (None: the strongest there is). It builds a graph too, which takes 1 to 2 s with LangGraph's
+    own import.
     """
     if problems := scaffold_tree.scan_tree(source):
         return problems
@@ -75,8 +78,12 @@ def _entry_problems(source: Path, present: list[str], interface: Interface) -> I
     except (ValueError, RecursionError, MemoryError) as error:
         yield f"{file}: does not compile: {error or type(error).__name__}"
         return
-    yield from _signature_problems(file, name, tree)
-    if interface.must_call_target and not any(_calls_target(source, path) for path in present if path.endswith(".py")):
+    yield from _signature_problems(file, name, tree, _PARAMETERS[interface.kind])
+    if interface.must_call_target and interface.kind == "graph":
+        yield from _unused_model_problems(file, name, tree)
+    elif interface.must_call_target and not any(
+        _calls_target(source, path) for path in present if path.endswith(".py")
+    ):
         yield f"{file}: no code calls target.chat or target.complete; the interface requires that the target is asked"
 
 
@@ -86,18 +93,30 @@ def _parse(source: Path, file: str) -> ast.Module:
         return ast.parse(scaffold_tree.read_file(source, file), filename=file)
 
 
-def _signature_problems(file: str, name: str, tree: ast.Module) -> Iterator[str]:
+def _unused_model_problems(file: str, name: str, tree: ast.Module) -> Iterator[str]:
+    """A factory that never reads the model that it is given builds a graph that cannot ask the target."""
+    found = [node for node in _top_level(tree) if isinstance(node, Function) and node.name == name]
+    given = [*found[-1].args.posonlyargs, *found[-1].args.args][:1] if found else []
+    for argument in given:
+        if not any(isinstance(node, ast.Name) and node.id == argument.arg for node in ast.walk(found[-1])):
+            yield (
+                f"{file}, line {found[-1].lineno}: {name} never uses {argument.arg!r}; the interface requires that the "
+                "target is asked"
+            )
+
+
+def _signature_problems(file: str, name: str, tree: ast.Module, parameters: Sequence[str]) -> Iterator[str]:
     """Of the last definition by `def`; a name that is bound in another way is judged by the import alone."""
     functions = [node for node in _top_level(tree) if isinstance(node, Function)]
     found = [node for node in functions if node.name == name]
     if not found and name not in _bound_names(tree):
         known = nearest(name, [node.name for node in functions])
         yield f"{file}: defines no {name!r}{known}; the interface declares the entry point '{file}:{name}'"
-    if found and not _takes_two(found[-1].args):
+    if found and not _takes(len(parameters), found[-1].args):
         shown = f"{name}({ast.unparse(found[-1].args)})"
         yield (
-            f"{file}, line {found[-1].lineno}: {shown} does not take two positional arguments; the interface declares "
-            f"{name}(task, target)"
+            f"{file}, line {found[-1].lineno}: {shown} does not take {_NUMBERS[len(parameters)]}; the interface "
+            f"declares {name}({', '.join(parameters)})"
         )
 
 
@@ -122,11 +141,11 @@ def _bound_names(tree: ast.Module) -> set[str]:
     return names
 
 
-def _takes_two(args: ast.arguments) -> bool:
+def _takes(count: int, args: ast.arguments) -> bool:
     positional = len(args.posonlyargs) + len(args.args)
     required = positional - len(args.defaults)
     named_only = any(default is None for default in args.kw_defaults)
-    return required <= 2 and (positional >= 2 or args.vararg is not None) and not named_only
+    return required <= count and (positional >= count or args.vararg is not None) and not named_only
 
 
 def _calls_target(source: Path, path: str) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from bco_graph.benchmarks.jsonl.entry import interface_of
 from bco_graph.errors import ConfigError
-from bco_graph.protocols import Interface, Score, Task
+from bco_graph.protocols import Score, Task
 from bco_graph.state import JSON, Split
 
 Match = Literal["exact", "contains"]
@@ -22,6 +23,9 @@ class JsonlSuite:
     `match` is `exact` (equal after normalisation) or `contains` (the normalised gold is part of the answer, as whole
     words). Relative paths start at `base`. Normalisation: Unicode NFKC, lower case, white space squeezed, a full stop
     at the end dropped: ` 12  May. ` equals the gold `12 may`. A gold that is a list takes any of its members.
+
+    `entry` is the scaffold's entry point: `agent.py:solve`, or a mapping for a LangGraph app (see `entry.Entry`):
+    `{path: app.py:build, kind: graph, input: {question: "{question}"}, output: answer}`.
     """
 
     name = "jsonl"
@@ -34,13 +38,12 @@ class JsonlSuite:
         scaffold: str,
         surface: str | None = None,
         match: Match = "exact",
-        entry: str = "agent.py:solve",
+        entry: str | Mapping[str, JSON] = "agent.py:solve",
         placeholders: dict[str, list[str]] | None = None,
         base: str = ".",
     ) -> None:
         if match not in ("exact", "contains"):
             raise ConfigError(f"suite_options.match is {match!r}; available: exact, contains")
-        self.interface = Interface(entry=entry, placeholders=placeholders or {})
         self._scaffold = Path(base) / scaffold
         self._surface = None if surface is None else Path(base) / surface
         self._match = match
@@ -48,6 +51,8 @@ class JsonlSuite:
         self._gold: dict[str, JSON] = {}
         for split, path in (("train", train), ("heldout", heldout)):
             self._tasks[split] = self._read(Path(base) / path)  # type: ignore[index]  # the two names are Splits
+        every = [*self._tasks["train"], *self._tasks["heldout"]]
+        self.interface = interface_of(entry, placeholders or {}, every)
 
     def tasks(self, split: Split) -> Sequence[Task]:
         return self._tasks[split]
@@ -71,8 +76,11 @@ class JsonlSuite:
             return self._surface.read_text(encoding="utf-8")
         task = self._tasks["train"][0]
         types = sorted({item.type for item in self._tasks["train"]})
-        return (Path(__file__).parent / "surface.md").read_text(encoding="utf-8").format(
+        graph, settings = self.interface.kind == "graph", self.interface.settings
+        page = Path(__file__).with_name("surface_graph.md" if graph else "surface.md")
+        return page.read_text(encoding="utf-8").format(
             entry=self.interface.entry, fields=", ".join(sorted(task.inputs)), types=", ".join(types),
+            input=json.dumps(settings.get("input"), ensure_ascii=False), output=settings.get("output"),
             match="equal the expected answer" if self._match == "exact" else "contain the expected answer",
         )  # fmt: skip
 

@@ -3,7 +3,7 @@
 The worker loads this folder, which lies beside it, for scaffolds of kind `graph`: it may import langgraph and
 langchain-core, and nothing else of ours.
 
-    build(model) -> StateGraph | compiled graph    once for a candidate, before its tasks: the model takes no calls then
+    build(model) -> StateGraph | compiled graph     in a process for each task; the model takes no calls meanwhile
     task.inputs -> `input`, filled in -> the graph -> its final state -> `output` -> the answer
     target.trace <- {"node", "path", "update" | "error"} for each node, {"tool", "node", "input", "output" | "error"}
 """

@@ -30,8 +30,8 @@ def node_event(space: Sequence[str], chunk: Mapping[str, Any]) -> Json:
     event: dict[str, Json] = {"node": chunk["name"], "path": [part.partition(":")[0] for part in space]}
     if chunk["error"] is not None:
         error = chunk["error"]
-        return _short(event, {"error": f"{type(error).__name__}: {error}" if isinstance(error, Exception) else error})
-    return _short(event, {"update": chunk["result"]})
+        return short(event, {"error": f"{type(error).__name__}: {error}" if isinstance(error, Exception) else error})
+    return short(event, {"update": chunk["result"]})
 
 
 class ToolTrace(BaseCallbackHandler):
@@ -56,17 +56,17 @@ class ToolTrace(BaseCallbackHandler):
         name = kwargs.get("name") or (serialized or {}).get("name")
         given = input_str if inputs is None else inputs
         node = (metadata or {}).get("langgraph_node")
-        self._started[run_id] = {"tool": name, "node": node, **_short({}, {"input": given})}
+        self._started[run_id] = {"tool": name, "node": node, **short({}, {"input": given})}
 
     def on_tool_end(self, output: Any, *, run_id: uuid.UUID, **kwargs: Any) -> None:
         said = output.content if isinstance(output, ToolMessage) else output
-        self._target.trace(_short(self._started.pop(run_id), {"output": said}))
+        self._target.trace(short(self._started.pop(run_id), {"output": said}))
 
     def on_tool_error(self, error: BaseException, *, run_id: uuid.UUID, **kwargs: Any) -> None:
-        self._target.trace(_short(self._started.pop(run_id), {"error": f"{type(error).__name__}: {error}"}))
+        self._target.trace(short(self._started.pop(run_id), {"error": f"{type(error).__name__}: {error}"}))
 
 
-def _short(event: dict[str, Json], more: dict[str, Any]) -> dict[str, Json]:
+def short(event: dict[str, Json], more: dict[str, Any]) -> dict[str, Json]:
     """The event with more values, as JSON of a bounded length; cuts are marked."""
     for room in _ROOMS:
         shown = {**event, **plain(more, *room)}
