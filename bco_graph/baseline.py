@@ -38,6 +38,7 @@ def _differences(theirs: dict[str, Any], ours: dict[str, Any], store: CandidateS
         ("target", theirs["fingerprint"], ours["fingerprint"]),
         ("suite", theirs["suite"]["name"], ours["suite"]["name"]),
         ("train tasks", theirs["suite"]["train"], ours["suite"]["train"]),
+        ("grader and task files", theirs["suite"]["files"], ours["suite"]["files"]),
         ("repeats", theirs["config"]["evaluation"]["repeats"], ours["config"]["evaluation"]["repeats"]),
         (
             "time limit of a task",

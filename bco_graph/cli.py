@@ -113,12 +113,13 @@ def estimate(config: Path, calls_per_task: int, as_json: bool) -> None:
 @click.option("--proposer", default=None, help="Another deployment of models.model_list for the proposer.")
 @click.option("--baseline", type=RUN, default=None, help="Reuse the iteration 0 of this run.")
 @click.option("--overwrite", is_flag=True, help="Replace a run of the same name.")
+@click.option("--no-preflight", is_flag=True, help="Do not ask each role's model for one word first.")
 @_settings
 @_json
 @click.pass_context
 def run(
-    ctx: click.Context, /, config: Path, target: str | None, baseline: Path | None, overwrite: bool, as_json: bool,
-    **given: Any,
+    ctx: click.Context, /, config: Path, target: str | None, baseline: Path | None, overwrite: bool,
+    no_preflight: bool, as_json: bool, **given: Any,
 ) -> None:  # fmt: skip
     """Start a run."""
     from bco_graph.config import load_config, parse_settings
@@ -128,7 +129,7 @@ def run(
     overrides |= {"roles.target": target} if target else {}
     overrides |= {"roles.proposer": proposer} if proposer else {}
     loaded = load_config(config, overrides=overrides)
-    _go(ctx, loaded, as_json, fresh=True, overwrite=overwrite, baseline=baseline)
+    _go(ctx, loaded, as_json, fresh=True, overwrite=overwrite, baseline=baseline, preflight=not no_preflight)
 
 
 @main.command()

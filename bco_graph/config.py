@@ -6,24 +6,21 @@ Read once; nothing looks at the environment afterwards, but for `os.environ/NAME
 from __future__ import annotations
 
 import copy
-import difflib
 import types
 import typing
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import BaseModel, Field, StringConstraints, ValidationError, model_validator
 
 from bco_graph.errors import ConfigError
+from bco_graph.sections import Name, Section
+from bco_graph.sections import nearest as nearest
+from bco_graph.sink_sections import SINKS, Sink
 from bco_graph.state import Method
 
 RunName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
-Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class Deployment(Section):
@@ -112,6 +109,8 @@ class Budget(Section):
     usd: Annotated[float, Field(gt=0)] | None = None
     """Needs a price for each model that is called: litellm's, or `model_info.input_cost_per_token` and output."""
     wall_s: Annotated[float, Field(gt=0)] | None = None
+    reserve_heldout: bool = True
+    """Keep back what the held-out evaluation of baseline and best will take, going by their train rows."""
 
 
 class WorldModelConfig(Section):
@@ -140,6 +139,8 @@ class RunConfig(Section):
     evaluation: Evaluation = Field(default_factory=Evaluation)
     budget: Budget = Field(default_factory=Budget)
     world_model: WorldModelConfig = Field(default_factory=WorldModelConfig)
+    sinks: list[Sink] = Field(default_factory=list)
+    """Other systems that get the run's events."""
     grading: Literal["computed", "paper"] = "computed"
     max_failures: Annotated[int, Field(ge=1)] = 3
     """This many failed iterations in a row stop the run."""
@@ -155,15 +156,15 @@ class RunConfig(Section):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _sinks_differ(self) -> RunConfig:
+        if twice := next((sink for sink in self.sinks if self.sinks.count(sink) > 1), None):
+            raise ValueError(f"sinks: one of kind {twice.kind!r} is given twice")
+        return self
+
     @property
     def run_dir(self) -> Path:
         return Path(self.runs) / self.name
-
-
-def nearest(name: str, known: typing.Iterable[str]) -> str:
-    """` (did you mean 'x'?)`, or nothing where no known name is near."""
-    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f" (did you mean {match[0]!r}?)" if match else ""
 
 
 def load_config(path: Path, *, overrides: dict[str, Any] | None = None) -> RunConfig:
@@ -240,7 +241,11 @@ def _explain(error: ValidationError, source: str) -> str:
         elif item["type"] == "missing":
             lines.append(f"  {where}: missing; it is required")
         else:
-            given = "" if isinstance(item.get("input"), dict) else f", not {item.get('input')!r}"
+            given = (
+                ""
+                if isinstance(item.get("input"), dict) or "password" in item["msg"]
+                else f", not {item.get('input')!r}"
+            )
             lines.append(f"  {where}: {item['msg'].removeprefix('Value error, ')}{given}")
     return "\n".join(lines)
 
@@ -248,7 +253,9 @@ def _explain(error: ValidationError, source: str) -> str:
 def _keys_at(location: tuple[int | str, ...]) -> list[str]:
     model: type[BaseModel] = RunConfig
     for part in location:
-        if isinstance(part, str) and part in model.model_fields:
+        if isinstance(part, str) and part in SINKS and location[0] == "sinks":
+            model = SINKS[part]
+        elif isinstance(part, str) and part in model.model_fields:
             model = _section_in(model.model_fields[part].annotation) or model
     return list(model.model_fields)
 

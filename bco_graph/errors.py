@@ -9,6 +9,7 @@ BcoError
 ├── StepFailed               record a failed iteration and go on with the next
 ├── CandidateRefused         record a failed iteration: the edit broke an invariant before any paid call
 ├── SuiteBroken              stop: the grader or the loader itself failed
+├── Tampered                 stop: grader, gold or tasks changed while a candidate was evaluated
 ├── ModelCallError           a model call gave no answer
 │   ├── AuthenticationFailed   mend the key; never retried
 │   ├── RequestRejected        mend the request (unknown model, bad parameter); never retried
@@ -104,6 +105,10 @@ class SuiteBroken(BcoError):
     """A suite's own loader or grader failed: no score of it can be trusted."""
 
 
+class Tampered(BcoError):
+    """A file that decides scores was changed during an evaluation: its results are void."""
+
+
 class ModelCallError(BcoError):
     """A model call gave no answer. `status` is the upstream's HTTP status where there was one.
 
@@ -145,11 +150,13 @@ class UpstreamUnavailable(ModelCallError):
 class BudgetExceeded(BcoError):
     """A call was refused before it was made because it would pass a budget."""
 
-    def __init__(self, limit: str, *, used: float, allowed: float) -> None:
-        super().__init__(f"the budget {limit!r} is used up: {used:g} of {allowed:g}")
+    def __init__(self, limit: str, *, used: float, allowed: float, reserved: float = 0) -> None:
+        kept = f", of which {reserved:g} are kept for the held-out evaluation" if reserved else ""
+        super().__init__(f"the budget {limit!r} is used up: {used:g} of {allowed:g}{kept}")
         self.limit = limit
         self.used = used
         self.allowed = allowed
+        self.reserved = reserved
 
 
 class RunError(BcoError):

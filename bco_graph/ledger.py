@@ -1,7 +1,8 @@
 """What the run has spent, per role, and the refusal before a call that would pass a budget.
 
 Totals are those of the receipts: a resumed run starts where the killed one stopped. Calls that are under way are
-held against the budget with their worst case, so that many at once cannot pass it together.
+held against the budget with their worst case, so that many at once cannot pass it together. While a run searches,
+what its final held-out evaluation will take is kept back.
 """
 
 from __future__ import annotations
@@ -27,6 +28,15 @@ class Hold:
     usd: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """What is kept back of each budget for the held-out evaluation that ends a run."""
+
+    calls: int = 0
+    tokens: int = 0
+    usd: float = 0.0
+
+
 class Ledger:
     """Thread-safe. `started` is seconds since the epoch, from which `budget.wall_s` counts; None: from now."""
 
@@ -35,6 +45,7 @@ class Ledger:
         self._started = time.time() if started is None else started
         self._lock = threading.Lock()
         self._holds: list[Hold] = []
+        self._reserve = Reserve()
         self._totals: dict[str, dict[str, JSON]] = {}
         for row in receipts.spend():
             self._add(str(row["role"]), {name: row[name] for name in _COUNTS})
@@ -58,12 +69,16 @@ class Ledger:
         self.require_price(role, model_priced, model=model)
         hold = Hold(tokens, usd)
         with self._lock:
-            limit = self._passed(hold)
-            if limit is not None:
-                name, used, allowed = limit
-                raise BudgetExceeded(name, used=used, allowed=allowed)
+            refusal = self._passed(hold)
+            if refusal is not None:
+                raise refusal
             self._holds.append(hold)
         return hold
+
+    def keep(self, reserve: Reserve) -> None:
+        """Keep this much back from now on, in place of what was kept before; an empty one frees everything."""
+        with self._lock:
+            self._reserve = reserve
 
     def book(self, call: CallRecord, hold: Hold | None = None) -> None:
         """Count a call that ended. A cached one counts as a hit only; one that made no attempt counts as nothing."""
@@ -84,8 +99,8 @@ class Ledger:
     def exhausted(self) -> str | None:
         """The name of a limit that leaves no room for one more call, or None."""
         with self._lock:
-            limit = self._passed(Hold())
-            return None if limit is None else limit[0]
+            refusal = self._passed(Hold())
+            return None if refusal is None else refusal.limit
 
     def totals(self) -> dict[str, dict[str, JSON]]:
         """Per role: calls made upstream, cache hits, tokens, seconds, and `usd` (None: a price was not known)."""
@@ -98,20 +113,20 @@ class Ledger:
             unknown = total[name] is None or counts[name] is None
             total[name] = None if unknown else total[name] + counts[name]
 
-    def _passed(self, more: Hold) -> tuple[str, float, float] | None:
-        """The first limit that `more` would pass: its name, what would be used, what is allowed."""
-        totals, holds, budget = self._totals.values(), self._holds, self.budget
+    def _passed(self, more: Hold) -> BudgetExceeded | None:
+        """The refusal by the first limit that `more` would pass, the reserve counted as spent; None: there is room."""
+        totals, holds, budget, reserve = self._totals.values(), self._holds, self.budget, self._reserve
         tokens = sum(t["prompt_tokens"] + t["completion_tokens"] for t in totals) + sum(h.tokens for h in holds)
         usd = sum(t["usd"] or 0.0 for t in totals) + sum(h.usd for h in holds)
         made = sum(t["calls"] for t in totals) + len(holds)
         wall = time.time() - self._started
-        limits: list[tuple[str, float, float, float | None]] = [
-            ("calls", made, 1, budget.calls),
-            ("tokens", tokens, more.tokens, budget.tokens),
-            ("usd", usd, more.usd, budget.usd),
-            ("wall_s", wall, 0, budget.wall_s),
+        limits: list[tuple[str, float, float, float, float | None]] = [
+            ("calls", made, 1, reserve.calls, budget.calls),
+            ("tokens", tokens, more.tokens, reserve.tokens, budget.tokens),
+            ("usd", usd, more.usd, reserve.usd, budget.usd),
+            ("wall_s", wall, 0, 0, budget.wall_s),
         ]
-        for name, used, wanted, allowed in limits:
-            if allowed is not None and (used >= allowed or used + wanted > allowed):
-                return name, used + wanted, allowed
+        for name, spent, wanted, kept, allowed in limits:
+            if allowed is not None and (spent + kept >= allowed or spent + kept + wanted > allowed):
+                return BudgetExceeded(name, used=spent + kept + wanted, allowed=allowed, reserved=kept)
         return None

@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
+import asyncio
 import platform
-import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from bco_graph import prompts
 from bco_graph.baseline import copy_baseline
 from bco_graph.candidates import CandidateStore
 from bco_graph.config import RunConfig
-from bco_graph.errors import ConfigError, RunMismatch, RunUnreadable
+from bco_graph.document import RunDocument
+from bco_graph.errors import ConfigError, RunMismatch, RunUnreadable, Tampered
 from bco_graph.evaluation import LeakPatterns, LocalExecutor, check_candidate
-from bco_graph.evaluation.service import Evaluator
+from bco_graph.evaluation.service import Evaluator, Trace
 from bco_graph.events import Events
 from bco_graph.evidence import EvidenceSurface
 from bco_graph.gateway import Gateway
 from bco_graph.ledger import Ledger
 from bco_graph.proposers import make_proposer
-from bco_graph.protocols import Proposer, Suite, Task
-from bco_graph.receipts import Receipts, dumps
+from bco_graph.protocols import Proposer, Role, Suite, Task
+from bco_graph.receipts import Receipts, ResultRow, dumps
+from bco_graph.records import Records
+from bco_graph.reserve import heldout_reserve
 from bco_graph.run_folder import RunFolder, RunLock
+from bco_graph.sinks import Feeds, make_sinks
 from bco_graph.state import JSON, Split, candidate_id
 from bco_graph.suites import digest_of, load_suite, take
+from bco_graph.tampering import Digests, digest_of_all, digests, guarded_files, require_same, suite_home
 
 
 @dataclass(frozen=True)
 class RunContext:
-    """What nodes call. `tasks` are the train tasks; `initial_scaffold` is the folder of the baseline."""
+    """What nodes call. `tasks` are the train tasks; `initial_scaffold` is the folder of the baseline; `guarded`
+    are the files that decide scores, as they were when the run was opened."""
 
     config: RunConfig
     folder: RunFolder
@@ -50,8 +57,12 @@ class RunContext:
     events: Events
     executor: LocalExecutor
     leaks: LeakPatterns
+    records: Records
+    document: RunDocument
+    guarded: Digests
     baseline: Path | None = None
     lock: RunLock | None = field(default=None, repr=False)
+    feeds: Feeds = field(default_factory=Feeds, repr=False)
 
     def heldout_tasks(self) -> list[Task]:
         return take(self.suite.tasks("heldout"), self.config.evaluation.heldout)
@@ -68,16 +79,52 @@ class RunContext:
             self.candidates.checkout(tree, folder)
             yield folder
 
+    async def measure(
+        self,
+        split: Split,
+        candidate: str,
+        tree: str,
+        tasks: Sequence[Task],
+        *,
+        iteration: int,
+        keep_trace: Callable[[Trace], None],
+    ) -> list[ResultRow]:
+        """Every row of a candidate on some tasks, the missing ones made now. Raises Tampered, with all of its rows on
+        the split dropped, where a guarded file is not what it was."""
+        require_same(self.guarded, candidate)
+        with self.source(tree) as source:
+            try:
+                return await self.evaluator.evaluate(
+                    split, candidate, source, tasks, iteration=iteration, keep_trace=keep_trace
+                )
+            finally:
+                self._void_if_tampered(split, candidate)
+
+    def _void_if_tampered(self, split: Split, candidate: str) -> None:
+        try:
+            require_same(self.guarded, candidate)
+        except Tampered:
+            self.receipts.drop_results(split, candidate)
+            raise
+
+    def keep_for_heldout(self, best: str | None) -> None:
+        """Hold back from the budgets what the held-out evaluation of baseline and best will take."""
+        if self.config.budget.reserve_heldout:
+            runs = len(self.heldout_tasks()) * self.config.evaluation.repeats
+            self.ledger.keep(heldout_reserve(self.receipts, best, runs))
+
     def reuse_baseline(self, tree: str) -> None:
         """Take iteration 0's rows and traces from another run, where everything that decides them is equal."""
         if self.baseline is not None and not self.receipts.results("train", candidate_id(0)):
             copy_baseline(RunFolder(self.baseline), self.folder, self.receipts, tree)
 
     def close(self) -> None:
-        self.gateway.close()
-        self.receipts.close()
-        if self.lock is not None:
-            self.lock.release()
+        with ExitStack() as last_first:
+            if self.lock is not None:
+                last_first.callback(self.lock.release)
+            last_first.callback(self.receipts.close)
+            last_first.callback(self.gateway.close)
+            last_first.callback(self.feeds.close)
 
 
 def open_run(
@@ -91,12 +138,16 @@ def open_run(
     extra_cache: Path | None = None,
     offline: bool = False,
     fresh: bool = False,
+    preflight: bool = False,
 ) -> RunContext:
     """Open the run folder of a config, made when it is not there (`fresh`: it must not be there).
 
-    Raises ConfigError, RunLocked, RunExists, RunMismatch or RunUnreadable; then nothing was changed.
+    `preflight` makes one cheap call for each role of a new run, so that a wrong key ends it before anything is paid.
+    Raises ConfigError, RunLocked, RunExists, RunMismatch, RunUnreadable, or what a role's first call raised; then no
+    run is left behind.
     """
     config = _with_target(config, target)
+    sinks = make_sinks(config.sinks)
     suite = suite or load_suite(config)
     folder = RunFolder(config.run_dir.resolve())
     tasks = take(suite.tasks("train"), config.evaluation.train)
@@ -110,9 +161,15 @@ def open_run(
             config, folder, suite, tasks, fresh=fresh, overwrite=overwrite, extra_cache=extra_cache, offline=offline
         )
         run = _assemble(config, folder, suite, tasks, scaffold, opened, proposer, baseline, lock)
+        if not folder.exists():
+            _require_room(run)
+            if preflight and not offline:
+                _check_roles(run)
+        best = run.records.best(config.evaluation.coverage_floor)
+        run.keep_for_heldout(best["id"] if best else None)
         # Last: what fails before leaves no run behind that would have to be overwritten.
         folder.write(opened.manifest)
-        return run
+        return replace(run, feeds=Feeds.started(sinks, folder, config, run.events))
     except BaseException:
         if opened is not None:
             opened.gateway.close()
@@ -128,11 +185,34 @@ def _with_target(config: RunConfig, target: str | None) -> RunConfig:
     return RunConfig.model_validate(config.model_copy(update={"roles": roles}).model_dump())
 
 
+def _require_room(run: RunContext) -> None:
+    """Refuse a budget of calls that ends before the baseline is measured."""
+    calls, reserve = run.config.budget.calls, run.config.budget.reserve_heldout
+    if calls is None or not run.suite.interface.must_call_target:
+        return
+    baseline = len(run.tasks) * run.config.evaluation.repeats
+    final = 2 * len(run.heldout_tasks()) * run.config.evaluation.repeats if reserve else 0
+    if calls < baseline + final:
+        kept = f" and {final} for the held-out evaluation of baseline and best" if final else ""
+        way = ", lower evaluation.train or evaluation.heldout, or set budget.reserve_heldout: false" if final else ""
+        raise ConfigError(f"budget.calls is {calls}, but the baseline takes {baseline}{kept}: raise it{way}")
+
+
+def _check_roles(run: RunContext) -> None:
+    named = {role for role, name in run.config.roles.model_dump().items() if name is not None}
+    unused = set() if run.config.proposer.kind == "agent" else {"proposer"}
+    for role in (role for role in get_args(Role) if role in named - unused):
+        # A thread of its own: the caller may be inside of a running loop.
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(asyncio.run, run.gateway.check(role)).result()
+
+
 @dataclass(frozen=True)
 class _Opened:
     receipts: Receipts
     ledger: Ledger
     gateway: Gateway
+    guarded: Digests
     manifest: dict[str, JSON]
 
 
@@ -159,7 +239,8 @@ def _open_folder(
             config.models, config.roles, ledger, receipts, run_dir=folder.root, extra_cache=extra_cache, offline=offline
         )
         gateway.start()
-        manifest = _manifest(config, suite, tasks, gateway)
+        guarded = digests(guarded_files(suite, config.suite_options, Path(config.base)))
+        manifest = _manifest(config, suite, tasks, gateway, guarded)
         if stored is not None:
             _same_run(stored, manifest, folder)
     except BaseException:
@@ -167,10 +248,12 @@ def _open_folder(
             gateway.close()
         receipts.close()
         raise
-    return _Opened(receipts, ledger, gateway, manifest)
+    return _Opened(receipts, ledger, gateway, guarded, manifest)
 
 
-def _manifest(config: RunConfig, suite: Suite, tasks: Sequence[Task], gateway: Gateway) -> dict[str, JSON]:
+def _manifest(
+    config: RunConfig, suite: Suite, tasks: Sequence[Task], gateway: Gateway, guarded: Digests
+) -> dict[str, JSON]:
     return {
         "name": config.name,
         "config": config.model_dump(mode="json"),
@@ -181,6 +264,7 @@ def _manifest(config: RunConfig, suite: Suite, tasks: Sequence[Task], gateway: G
             "name": suite.name,
             "train": digest_of(suite, tasks),
             "heldout": digest_of(suite, take(suite.tasks("heldout"), config.evaluation.heldout)),
+            "files": digest_of_all(guarded),
         },
     }
 
@@ -239,16 +323,16 @@ def _assemble(
         config=config, folder=folder, suite=suite, tasks=tasks, initial_scaffold=scaffold,
         proposer=proposer or _proposer(config, opened.gateway), candidates=store, receipts=opened.receipts,
         ledger=opened.ledger, gateway=opened.gateway, evaluator=evaluator, evidence=evidence, events=events,
-        executor=executor, leaks=_leaks(suite, scaffold), baseline=baseline, lock=lock,
+        executor=executor, leaks=_leaks(suite, scaffold),
+        records=Records(opened.receipts), document=RunDocument(opened.receipts),
+        guarded=opened.guarded, baseline=baseline, lock=lock,
     )  # fmt: skip
 
 
 def _hidden(folder: RunFolder, suite: Suite) -> list[Path]:
     """What no candidate may see: the run, and the package in which the suite keeps its grader and gold."""
-    module = sys.modules.get(type(suite).__module__)
-    home = Path(module.__file__).parent if module and module.__file__ else None
-    # A suite that is a single file beside others shares its folder, such as site-packages: that one stays.
-    return [folder.root, *([home] if home and (home / "__init__.py").is_file() else [])]
+    home = suite_home(suite)
+    return [folder.root, *([home] if home else [])]
 
 
 def _task(suite: Suite, tasks: Sequence[Task]) -> str:

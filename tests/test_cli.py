@@ -126,7 +126,7 @@ def test_a_dead_endpoint_ends_the_run_with_a_cause_and_scores_nothing(
 ) -> None:
     server.script("toy-model", lambda body: Reply("overloaded", status=503))
     write_config(tmp_path, server)
-    assert "no real result" in bco(tmp_path, "run", "bco.yaml", code=1)
+    assert "no real result" in bco(tmp_path, "run", "bco.yaml", "--no-preflight", code=1)
     server.script("toy-model", answer)
     assert "waits for step update" in bco(tmp_path, "resume", "runs/toy")
 
@@ -146,10 +146,10 @@ def slow(body: dict[str, Any]) -> Reply:
 @pytest.mark.parametrize(
     ("signals", "code", "calls"),
     [
-        ([signal.SIGINT], 130, 7),
-        ([signal.SIGTERM, signal.SIGTERM], 130, 7),
-        ([signal.SIGTERM], 143, 8),
-        ([signal.SIGKILL], -9, 7),
+        ([signal.SIGINT], 130, 8),
+        ([signal.SIGTERM, signal.SIGTERM], 130, 8),
+        ([signal.SIGTERM], 143, 9),
+        ([signal.SIGKILL], -9, 8),
     ],
 )
 def test_a_stopped_run_says_how_to_go_on_and_pays_nothing_twice(
@@ -175,7 +175,7 @@ def test_a_stopped_run_says_how_to_go_on_and_pays_nothing_twice(
     assert left.stdout == ""
     facts = json.loads(bco(tmp_path, "resume", "runs/toy", "--json"))
     assert facts["candidates"][0]["coverage"] == 1.0
-    assert len(server.requests) <= 8 + (0 if code == 143 else 2)
+    assert len(server.requests) <= 9 + (0 if code == 143 else 2)
 
 
 def test_a_run_that_sigterm_drained_says_so_in_its_status_and_its_log(
@@ -198,3 +198,16 @@ def test_help_names_every_command() -> None:
     for command in ("init", "doctor", "estimate", "run", "resume", "step", "submit", "status", "watch", "show",
                     "heldout", "diff", "export", "verify", "demo"):  # fmt: skip
         assert f"\n  {command} " in said
+
+
+def test_a_wrong_key_ends_a_new_run_before_anything_is_paid_and_leaves_none_behind(
+    tmp_path: Path, server: ScriptedModelServer
+) -> None:
+    server.script("toy-model", lambda body: Reply("no such key", status=401))
+    write_config(tmp_path, server)
+    said = bco(tmp_path, "run", "bco.yaml", code=1)
+    assert "AuthenticationFailed: role 'target', deployment 'toy'" in said.replace("\n", " ")
+    assert len(server.requests) == 1
+    assert not (tmp_path / "runs" / "toy" / "run.json").exists()
+    server.script("toy-model", answer)
+    assert "waits for step update" in bco(tmp_path, "run", "bco.yaml")

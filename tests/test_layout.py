@@ -14,12 +14,12 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "bco_graph"
 
 LAYERS = [
-    {"errors", "state", "probability", "signature", "strict_json"},
-    {"prose", "submissions", "protocols", "config", "receipts", "run_folder", "scaffold_tree", "prompts"},
-    {"testing", "selection", "world_model", "prediction", "ledger", "events", "candidates"},
+    {"errors", "sections", "state", "probability", "signature", "strict_json"},
+    {"prose", "submissions", "protocols", "events", "config", "sink_sections", "receipts", "run_folder", "scaffold_tree", "prompts"},
+    {"testing", "selection", "world_model", "prediction", "ledger", "candidates"},
     {"task_tables", "paper_prediction", "gateway", "benchmarks"},
     {"calibration", "evidence", "suites", "proposers", "evaluation"},
-    {"distill", "records", "baseline", "document"},
+    {"sinks", "distill", "records", "baseline", "document", "reserve", "tampering"},
     {"runtime"},
     {"steps", "report", "binding"},
     {"nodes", "studies", "terminal", "export"},

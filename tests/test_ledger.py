@@ -13,7 +13,7 @@ import pytest
 
 from bco_graph.config import Budget
 from bco_graph.errors import BudgetExceeded, ConfigError
-from bco_graph.ledger import Ledger
+from bco_graph.ledger import Ledger, Reserve
 from bco_graph.receipts import CallRecord, Receipts
 
 CALL = CallRecord(
@@ -151,3 +151,22 @@ def test_a_usd_budget_needs_a_price_and_other_budgets_do_not(receipts: Receipts)
         ledger.require_price("judge", False, model="openai/x")
     with pytest.raises(ConfigError, match="output_cost_per_token"):
         ledger.check("target", False)
+
+
+def test_what_is_kept_for_the_heldout_evaluation_is_refused_to_the_search_and_free_again_for_it(
+    receipts: Receipts,
+) -> None:
+    ledger = Ledger(Budget(calls=10, tokens=1000, usd=5.0), receipts)
+    ledger.keep(Reserve(calls=9))
+    assert refused(ledger) is None
+    ledger.book(CALL)
+    with pytest.raises(BudgetExceeded, match=r"'calls' is used up: 11 of 10, of which 9 are kept for the held-out"):
+        ledger.check("target", True)
+    ledger.keep(Reserve(tokens=800))
+    assert refused(ledger, tokens=90) is None
+    assert refused(ledger, tokens=91) == "tokens"
+    ledger.keep(Reserve(usd=4.2))
+    assert refused(ledger, usd=0.3) is None
+    assert refused(ledger, usd=0.4) == "usd"
+    ledger.keep(Reserve())
+    assert refused(ledger, tokens=890, usd=4.5) is None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from bco_graph.errors import ConfigError
 from bco_graph.evaluation.service import Trace, sum_up
 from bco_graph.evidence import trace_name, write_json
+from bco_graph.ledger import Reserve
 from bco_graph.receipts import ResultRow
 from bco_graph.runtime import RunContext
 from bco_graph.state import Outcome, candidate_id
@@ -42,10 +43,10 @@ async def _measure(run: RunContext, candidate: str, reason: str) -> Outcome:
         def keep(trace: Trace) -> None:
             write_json(folder / trace_name(str(trace["task"]), int(trace["repeat"])), trace)
 
-        with run.source(run.candidates.tree(candidate)) as source:
-            rows = await run.evaluator.evaluate(
-                "heldout", candidate, source, tasks, iteration=iteration, keep_trace=keep
-            )
+        # What was kept back is for this.
+        run.ledger.keep(Reserve())
+        tree = run.candidates.tree(candidate)
+        rows = await run.measure("heldout", candidate, tree, tasks, iteration=iteration, keep_trace=keep)
     outcome = sum_up(int(candidate.removeprefix("iter_")), candidate, None, rows)
     write_json(run.folder.heldout / f"{candidate}.json", dict(outcome))
     return outcome

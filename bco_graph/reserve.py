@@ -1,0 +1,37 @@
+"""What the held-out evaluation that ends a run will take: kept back from the budgets while the run searches."""
+
+from __future__ import annotations
+
+from statistics import mean
+
+from bco_graph.ledger import Reserve
+from bco_graph.receipts import Receipts
+from bco_graph.state import candidate_id
+
+
+def heldout_reserve(receipts: Receipts, best: str | None, task_runs: int) -> Reserve:
+    """For `task_runs` of the baseline and as many of the best, at the mean calls and tokens of their train rows.
+
+    While the best is the baseline or not known, another like the baseline is counted. What has been measured already is
+    not kept again. Money goes by what the target's tokens have cost so far in this run.
+    """
+    baseline = candidate_id(0)
+    measured = len(receipts.results("heldout", baseline))
+    first = _task_run(receipts, baseline)
+    second = _task_run(receipts, best or baseline)
+    also = len(receipts.results("heldout", best)) if best and best != baseline else 0
+    runs = max(0, task_runs - measured), max(0, task_runs - also)
+    calls, tokens = (runs[0] * first[unit] + runs[1] * second[unit] for unit in (0, 1))
+    return Reserve(round(calls), round(tokens), tokens * _usd_per_token(receipts))
+
+
+def _task_run(receipts: Receipts, candidate: str) -> tuple[float, float]:
+    """Mean calls and tokens of a candidate's task on train; a call and no known tokens where it has no rows."""
+    rows = receipts.results("train", candidate)
+    return (mean(row.calls for row in rows), mean(row.tokens for row in rows)) if rows else (1.0, 0.0)
+
+
+def _usd_per_token(receipts: Receipts) -> float:
+    spent = [row for row in receipts.spend() if row["role"] == "target"]
+    tokens = sum(row["prompt_tokens"] + row["completion_tokens"] for row in spent)
+    return sum(row["usd"] or 0.0 for row in spent) / tokens if tokens else 0.0
