@@ -7,11 +7,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bco_graph.errors import BcoError, ModelCallError
+from bco_graph.errors import BcoError, ModelCallError, UpstreamUnavailable
 from bco_graph.gateway.cache import ResponseCache
 from bco_graph.gateway.deployments import Deployed
 from bco_graph.gateway.failures import Redactor
 from bco_graph.gateway.group_commit import GroupCommit
+from bco_graph.gateway.lanes import is_completion, parsed
 from bco_graph.gateway.pinning import Pinned
 from bco_graph.gateway.prices import Price
 from bco_graph.gateway.replies import NO_USAGE, Usage, storable, usage_of
@@ -72,8 +73,15 @@ class Booking:
         self.ledger.book(record, hold)
 
     async def cached(self, call: Call, stored: str) -> None:
-        """Write down an answer from what was paid before: the same content and usage, no money."""
-        usage = usage_of(json.loads(stored)) or NO_USAGE
+        """Write down an answer from what was paid before: the same content and usage, no money.
+
+        Raises UpstreamUnavailable where no completion is stored: that says nothing about who asked.
+        """
+        reply = parsed(stored)
+        if not is_completion(reply) or not reply["choices"]:
+            reason = "the response stored in cache.sqlite is no completion: delete the file and run again"
+            raise await self.refused(call, UpstreamUnavailable(reason, attempts=0))
+        usage = usage_of(reply) or NO_USAGE
         record = self._record(call, Landed(stored, None, usage), attempts=0, changes=call.pinned.changes)
         record = replace(record, cached=True, usd=0.0)
         await self._commits.add((record, None))

@@ -49,10 +49,13 @@ class ResponseCache:
 
     def get(self, key: str) -> str | None:
         """The stored response as JSON text."""
-        for db in (self._read, self._extra):
-            row = db and db.execute("select response from cache where key=?", (key,)).fetchone()
-            if row:
-                return str(row[0])
+        try:
+            for db in (self._read, self._extra):
+                row = db and db.execute("select response from cache where key=?", (key,)).fetchone()
+                if row:
+                    return str(row[0])
+        except sqlite3.DatabaseError as error:
+            raise RunUnreadable(f"the responses in cache.sqlite cannot be read: {error}; delete the file") from error
         return None
 
     def put(self, rows: Sequence[tuple[str, str, str]]) -> None:
@@ -69,9 +72,12 @@ class ResponseCache:
         partial.unlink(missing_ok=True)
         with self._lock:
             rows: dict[str, tuple[str, str, str, float]] = {}
-            for db in (self._extra, self._own):
-                if db is not None:
-                    rows |= {row[0]: row for row in db.execute("select key, response, model, at from cache")}
+            try:
+                for db in (self._extra, self._own):
+                    if db is not None:
+                        rows |= {str(row[0]): row for row in db.execute("select key, response, model, at from cache")}
+            except sqlite3.DatabaseError as error:
+                raise RunUnreadable(f"the stored responses cannot be read: {error}") from error
         target = sqlite3.connect(partial, isolation_level=None)
         try:
             target.execute(_TABLE)

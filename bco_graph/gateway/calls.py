@@ -19,6 +19,7 @@ from bco_graph.errors import (
     ContextOverflow,
     ModelCallError,
     RequestRejected,
+    RunUnreadable,
     UpstreamUnavailable,
 )
 from bco_graph.gateway.askings import Askings
@@ -58,7 +59,7 @@ class Calls:
         """The reply as JSON text. `request` is parsed JSON; `probe`: one attempt, neither looked up nor stored."""
         call = await self._prepare(caller, request)
         cache = None if probe else self.cache
-        if cache is not None and (stored := cache.get(call.key)) is not None:
+        if cache is not None and (stored := await self._stored(call, cache)) is not None:
             await self.booking.cached(call, stored)
             return stored
         if self.offline:
@@ -75,6 +76,12 @@ class Calls:
         if joined:
             await self.booking.cached(call, landed.reply)
         return landed.reply
+
+    async def _stored(self, call: Call, cache: ResponseCache) -> str | None:
+        try:
+            return cache.get(call.key)
+        except RunUnreadable as error:
+            raise await self.booking.refused(call, UpstreamUnavailable(str(error), attempts=0)) from error
 
     def begin(self, caller: Caller) -> None:
         """A job starts, perhaps again."""

@@ -6,6 +6,7 @@ context window as a plain 400 without a code. The text of an answer is never loo
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from email.utils import parsedate_to_datetime
@@ -61,13 +62,13 @@ def retry_after_s(header: str | None) -> float | None:
     if not header:
         return None
     try:
-        return max(0.0, float(header))
+        asked_s = float(header)
     except ValueError:
-        pass
-    try:
-        return max(0.0, parsedate_to_datetime(header).timestamp() - time())
-    except ValueError:
-        return None
+        try:
+            asked_s = parsedate_to_datetime(header).timestamp() - time()
+        except (ValueError, OverflowError):
+            return None
+    return max(0.0, asked_s) if math.isfinite(asked_s) else None
 
 
 class Redactor:

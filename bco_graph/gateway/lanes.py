@@ -26,9 +26,12 @@ from bco_graph.gateway.deployments import Deployed
 from bco_graph.gateway.failures import failure, retry_after_s
 from bco_graph.gateway.pinning import Pinned
 from bco_graph.state import JSON
+from bco_graph.strict_json import MAX_DEPTH, is_too_deep
 
 RETRY_AFTER_CAP_S = 60.0
 """The longest wait that an upstream's Retry-After is granted."""
+_OURS = frozenset({"served_by", "dropped"})
+"""What a lane may add to a completion; an endpoint may not."""
 
 
 class Lane(Protocol):
@@ -139,7 +142,7 @@ def _completion(text: str, status: int, retry_after: str | None) -> dict[str, JS
         raise failure(message, status=known, code=named, retry_after_s=retry_after_s(retry_after), raw=text)
     if not is_completion(body):
         raise UpstreamUnavailable(f"status {status}, but the body is no chat completion", status=status, raw=text)
-    return dict(body)
+    return {name: value for name, value in body.items() if name not in _OURS}
 
 
 def is_completion(body: JSON) -> bool:
@@ -156,6 +159,8 @@ def is_completion(body: JSON) -> bool:
 def parsed(text: str) -> JSON:
     """The JSON value of a body, or None where it is none."""
     try:
-        return json.loads(text)
-    except ValueError:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
         return None
+    brackets = text.count("[") + text.count("{")
+    return None if brackets > MAX_DEPTH and is_too_deep(value) else value

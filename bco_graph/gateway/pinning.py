@@ -18,6 +18,7 @@ from bco_graph.state import JSON
 
 _SAID = frozenset({"messages", "tools", "tool_choice", "parallel_tool_calls", "response_format", "stop"})
 _LENGTHS = ("max_tokens", "max_completion_tokens")
+_MOST_TOKENS = 1_000_000_000
 _OURS = frozenset({"model", "stream", "stream_options", *_LENGTHS})
 
 
@@ -92,14 +93,19 @@ def _check_messages(messages: JSON) -> None:
         )
 
 
+def _shown(value: JSON) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}…"
+
+
 def _pin_length(
     deployed: Deployed, asked: Mapping[str, JSON], request: dict[str, JSON], changes: dict[str, JSON]
 ) -> None:
     """The smaller of what the deployment allows and what the caller asks, under the deployment's name for it."""
     wanted = {name: asked[name] for name in _LENGTHS if asked.get(name) is not None}
     for name, value in wanted.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise RequestRejected(f"{name} is {value!r}; expected a number of tokens, at least 1", status=400)
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST_TOKENS:
+            raise RequestRejected(f"{name} is {_shown(value)}; expected a number of tokens, at least 1", status=400)
     allowed = {name: deployed.parameters[name] for name in _LENGTHS if name in deployed.parameters}
     if not wanted and not allowed:
         return

@@ -63,20 +63,26 @@ def _questions(_: Any, messages: Sequence[Message]) -> str:
 
 
 def stops_of(stop: JSON) -> list[str]:
+    """Raises RequestRejected for what is neither a text nor a list."""
+    if stop is not None and not isinstance(stop, str | list):
+        raise RequestRejected(f"stop is {str(stop)[:80]!r}; expected a text or a list of texts", status=400)
     return [stop] if isinstance(stop, str) else [str(item) for item in stop or []]
 
 
 def grammar_of(llama_cpp: Any, response_format: JSON) -> Any:
     """A grammar that holds the reply to JSON, or to a JSON schema, where the request asks for one."""
-    kind = (response_format or {}).get("type", "text")
+    asked = response_format if isinstance(response_format, Mapping) else {"type": response_format or "text"}
+    kind = asked.get("type", "text")
     if kind == "text":
         return None
+    named = asked.get("json_schema")
+    schema: JSON = (named.get("schema") if isinstance(named, Mapping) else None) if kind == "json_schema" else None
     if kind == "json_object":
-        schema: JSON = (response_format or {}).get("schema") or {"type": "object"}
-    elif kind == "json_schema":
-        schema = response_format["json_schema"]["schema"]
-    else:
-        raise RequestRejected(f"response_format is {kind!r}; expected text, json_object or json_schema", status=400)
+        schema = asked.get("schema") or {"type": "object"}
+    if not isinstance(schema, Mapping):
+        raise RequestRejected(
+            f"response_format is {kind!r}; expected text, json_object or json_schema with a schema", status=400
+        )
     return llama_cpp.LlamaGrammar.from_json_schema(json.dumps(schema), verbose=False)
 
 

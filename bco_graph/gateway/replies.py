@@ -39,12 +39,14 @@ def whole(raw: Mapping[str, JSON]) -> dict[str, JSON]:
         **kept,
         "object": "chat.completion",
         "choices": choices or [_choice({"finish_reason": "empty"}, 0)],
-        "usage": _without_nulls(raw.get("usage") or {}),
+        "usage": _without_nulls(_mapping(raw.get("usage"))),
     }
 
 
 def _choice(choice: Mapping[str, JSON], index: int) -> dict[str, JSON]:
-    message = choice.get("message") or {}
+    message = dict(choice.get("message") or {})
+    calls = message.get("tool_calls")
+    message["tool_calls"] = [call for call in calls if isinstance(call, Mapping)] if isinstance(calls, list) else None
     said = {key: value for key, value in message.items() if value is not None and value != {} and value != []}
     extra = {key: value for key, value in choice.items() if key == "logprobs" and value is not None}
     return {
@@ -73,26 +75,32 @@ class Usage:
 
 
 NO_USAGE = Usage(0, 0)
+_MOST_TOKENS = 1_000_000_000
+"""More than any call has; a larger count is no measurement."""
 
 
 def usage_of(reply: Mapping[str, JSON]) -> Usage | None:
-    """The usage that a completion reports, or None where it reports none."""
-    usage = reply.get("usage") or {}
+    """The usage that a completion reports, or None where it reports none that can be."""
+    usage = _mapping(reply.get("usage"))
     prompt, completion = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
-    if prompt == 0 and completion == 0:
+    if (prompt == 0 and completion == 0) or max(prompt, completion) > _MOST_TOKENS:
         return None
-    details, answer = usage.get("prompt_tokens_details") or {}, usage.get("completion_tokens_details") or {}
+    details, answer = _mapping(usage.get("prompt_tokens_details")), _mapping(usage.get("completion_tokens_details"))
     return Usage(
         prompt,
         completion,
         min(prompt, _count(details.get("cached_tokens"))),
-        _count(details.get("cache_creation_tokens")),
+        min(prompt, _count(details.get("cache_creation_tokens"))),
         min(completion, _count(answer.get("reasoning_tokens"))),
     )
 
 
 def _count(value: JSON) -> int:
-    return value if isinstance(value, int) and value > 0 else 0
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def _mapping(value: JSON) -> Mapping[str, JSON]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def text_bytes(request: Mapping[str, JSON]) -> int:
