@@ -4,6 +4,7 @@ Suite       tasks, a grader and an initial scaffold
 Executor    runs a candidate's source on tasks, apart from this process
 Proposer    does one step of the loop and hands in a typed submission
 ModelCalls  makes one model call for a caller (the gateway)
+Sink        takes a run's events to another system
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 from pydantic import BaseModel
 
+from bco_graph.events import Event, View
 from bco_graph.state import JSON, Method, Split, StepName
 
 T = TypeVar("T")
@@ -179,3 +181,36 @@ class Proposer(Protocol):
 
     async def perform(self, step: Step[T]) -> StepResult[T]:
         """Do one step. Raises `StepFailed` when no submission was accepted; never returns an unaccepted one."""
+
+
+@dataclass(frozen=True)
+class SinkRun:
+    """What a sink is told before the first event. `folder` is the run folder; `settings` are plain values of the
+    config by dotted key, none of them secret."""
+
+    name: str
+    folder: Path
+    settings: Mapping[str, JSON]
+    ids: Mapping[str, str]
+    """What `open` returned when this run was opened before with the same sink; empty the first time."""
+
+
+@runtime_checkable
+class Sink(Protocol):
+    """Takes a run's events to another system. Called from one thread of its own, so that it may block.
+
+    What it raises is reported once, and it is switched off; the run goes on. What was not flushed is told again when
+    the run is opened again.
+    """
+
+    def open(self, run: SinkRun) -> Mapping[str, str]:
+        """Begin what the events go to, or go on with it by `run.ids`; returns the ids to be kept for that."""
+
+    def take(self, event: Event, view: View) -> None:
+        """One event, each once and in order, and where the run stands after it."""
+
+    def flush(self) -> None:
+        """After some events, and before they count as told: hand over what is held back."""
+
+    def close(self, view: View, artifacts: Mapping[str, str]) -> None:
+        """The run is closed, ended or not: `view` says which. `artifacts` are texts by file name."""

@@ -6,10 +6,9 @@ and no control character. This module imports rich, so the command line imports 
 
 from __future__ import annotations
 
-import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
@@ -18,7 +17,7 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
-from bco_graph.events import Event
+from bco_graph.events import Event, Tail, View, reduce
 from bco_graph.report.layout import Lines, is_utf8
 from bco_graph.report.lines import fact
 from bco_graph.report.progress import Progress
@@ -41,8 +40,8 @@ class RunView:
         self._quiet = quiet
         self._moving = console.is_terminal and not console.is_dumb_terminal
         self._story = Story()
+        self._view = View()
         self._progress: Progress | None = None
-        self._node: tuple[str, float] | None = None
         self._live: Live | None = None
         self._lock = threading.RLock()
         self._bars, self._spinner = ("━─", "dots") if is_utf8(console) else ("#-", "line")
@@ -58,7 +57,7 @@ class RunView:
             live, self._live = self._live, None
             if live is not None:
                 live.stop()
-            self._progress = self._node = None
+            self._view, self._progress = View(), None
 
     def __call__(self, event: Event) -> None:
         if self._quiet:
@@ -72,24 +71,20 @@ class RunView:
     # -- what is under way -------------------------------------------------------------------------------------
 
     def _follow_work(self, event: Event) -> None:
-        kind = event["type"]
-        if kind == "node_started":
-            self._node = (f"{candidate_id(event['iteration'])}  {event['node']}", event["at"])
-        elif kind in ("node_ended", "run_ended", "run_failed"):
-            self._node = self._progress = None
-        elif kind == "evaluation":
-            tokens, dollars = self._story.spent()
-            self._progress = Progress(event, spent_tokens=tokens, spent_usd=dollars)
-        elif kind == "task_done" and self._progress is not None:
-            self._progress.advance(event)
+        self._view = reduce(self._view, event)
+        work = self._view.work
+        if work is None:
+            self._progress = None
+        elif self._progress is None or event["type"] == "evaluation":
+            self._progress = Progress(work, *self._story.spent())
+        else:
+            self._progress.work = work
             if not self._moving and self._progress.line_due(event["at"]):
                 figures = self._progress.figures(event["at"])
                 self._console.print(Lines([fact("evaluate", *((figure, "") for figure in figures))]))
-            if self._progress.over:
-                self._progress = None
 
     def _show_work(self) -> None:
-        wanted = self._moving and (self._node is not None or self._progress is not None)
+        wanted = self._moving and (self._view.node is not None or self._progress is not None)
         if wanted and self._live is None:
             spinner = Spinner(self._spinner, style="cyan")
             self._live = Live(
@@ -104,19 +99,21 @@ class RunView:
     def _work(self, spinner: Spinner) -> Text:
         """One line, never wider than the console: the bar, or the node with the time it has taken."""
         now = time.time()
-        progress, node = self._progress, self._node
+        progress, view = self._progress, self._view
         if progress is not None:
             return self._bar(progress, now)
-        if node is None:
+        if view.node is None:
             return Text()
         frame = spinner.render(time.monotonic())
         turning = frame if isinstance(frame, Text) else Text(str(frame))
-        text = Text.assemble("  ", turning, " ", node[0], (f"  {duration(now - node[1])}", "dim"))
+        name = f"{candidate_id(view.iteration)}  {view.node}"
+        text = Text.assemble("  ", turning, " ", name, (f"  {duration(now - view.node_since)}", "dim"))
         text.truncate(self._console.width - 1)
         return text
 
     def _bar(self, progress: Progress, now: float) -> Text:
-        name = f"  {progress.candidate}{' held-out' if progress.heldout else ''}  "
+        work = progress.work
+        name = f"  {work.candidate}{' held-out' if work.split == 'heldout' else ''}  "
         figures = progress.figures(now)
         while True:
             after = "  " + "  ".join(figures)
@@ -124,7 +121,7 @@ class RunView:
             if room >= SHORTEST_BAR or len(figures) == 1:
                 break
             figures.pop()
-        filled = max(0, room) * progress.done // max(1, progress.tasks)
+        filled = max(0, room) * work.done // max(1, work.tasks)
         text = Text.assemble(
             name, (self._bars[0] * filled, "cyan"), (self._bars[1] * (room - filled), "dim"), (after, "")
         )
@@ -139,7 +136,7 @@ def follow(events_path: Path, view: Callable[[Event], None], *, stop: Callable[[
     rest; a torn line before others is passed over with an event `unreadable`. Goes on past the end of a run that was
     resumed. `stop` is asked whenever there is nothing new; what was written before it said so is still shown.
     """
-    tail = _Tail(events_path)
+    tail = Tail(events_path)
     ended = False
     while True:
         stopping = stop()
@@ -150,38 +147,3 @@ def follow(events_path: Path, view: Callable[[Event], None], *, stop: Callable[[
         if ended or stopping:
             return ended
         time.sleep(POLL_S)
-
-
-class _Tail:
-    """What was appended to a file of JSON lines since the last look; from the beginning where it was replaced."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._restart()
-
-    def _restart(self) -> None:
-        self._offset, self._rest, self._line = 0, b"", 0
-
-    def read(self) -> Iterator[Event]:
-        if not self._path.exists():
-            return
-        if self._path.stat().st_size < self._offset:
-            self._restart()
-        with self._path.open("rb") as file:
-            file.seek(self._offset)
-            for raw in file:
-                self._offset += len(raw)
-                self._rest += raw
-                if raw.endswith(b"\n"):
-                    self._line += 1
-                    whole, self._rest = self._rest, b""
-                    yield self._parse(whole)
-
-    def _parse(self, raw: bytes) -> Event:
-        try:
-            event = json.loads(raw)
-        except ValueError:
-            event = None
-        if isinstance(event, dict) and isinstance(event.get("type"), str):
-            return event
-        return {"type": "unreadable", "line": self._line, "iteration": 0}

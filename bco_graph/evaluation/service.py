@@ -31,7 +31,8 @@ from bco_graph.receipts import CallRecord, Receipts, ResultRow
 from bco_graph.state import JSON, REAL_OUTCOMES, Failure, Outcome, OutcomeKind, Split
 from bco_graph.task_tables import PASS_AT
 
-_INFRA = frozenset({"UpstreamUnavailable", "AuthenticationFailed", "BudgetExceeded"})
+OUT_OF_BUDGET = "a budget left no room for a model call of this task"
+_INFRA = frozenset({"UpstreamUnavailable", "AuthenticationFailed"})
 _DEAD = "a model call of this task failed outside of the scaffold"
 
 Trace = dict[str, JSON]
@@ -85,8 +86,8 @@ class Evaluator:
             self.receipts.add_result(row)
             finished += 1
             self.events.emit(
-                "task_done", iteration, candidate=candidate, split=split, task=row.task, kind=row.kind,
-                score=row.score, done=finished, tasks=total, **_paid(calls),
+                "task_done", iteration, candidate=candidate, split=split, task=row.task, repeat=row.repeat,
+                kind=row.kind, score=row.score, seconds=row.seconds, done=finished, tasks=total, **_paid(calls),
             )  # fmt: skip
 
         if jobs:
@@ -107,6 +108,8 @@ class Evaluator:
         self, task: Task, result: RunResult, calls: Sequence[CallRecord]
     ) -> tuple[OutcomeKind, float | None, str]:
         statuses = {call.status for call in calls}
+        if "BudgetExceeded" in statuses:
+            return "infra_error", None, OUT_OF_BUDGET
         if result.status == "broken" or statuses & _INFRA:
             return "infra_error", None, result.error or _DEAD
         if result.status == "timeout":

@@ -53,6 +53,7 @@ class Story:
             "grade": self._grade,
             "beliefs": self._beliefs,
             "spend": self._spent,
+            "warning": self._warning,
             "unreadable": self._unreadable,
             "run_failed": self._run_failed,
             "run_ended": self._run_ended,
@@ -96,6 +97,9 @@ class Story:
 
     def _run_failed(self, event: Event) -> list[Line]:
         return [heading(("failed", "bold red"), (event["error"], "red")), *reason_lines([event["message"]])]
+
+    def _warning(self, event: Event) -> list[Line]:
+        return [fact("warning", (one_line(f"{event['about']}: {event['message']}"), "yellow"))]
 
     def _unreadable(self, event: Event) -> list[Line]:
         return [fact("note", (f"line {event['line']} of the event log is torn and was passed over", "yellow"))]
