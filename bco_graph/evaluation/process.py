@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from bco_graph.config import Evaluation
 from bco_graph.evaluation import worker
 from bco_graph.evaluation.sandbox import Launch
+from bco_graph.gateway.replies import storable
 from bco_graph.protocols import Interface, Job, RunResult, RunStatus
 from bco_graph.state import JSON
 
@@ -231,6 +232,7 @@ def _longest_line(evaluation: Evaluation) -> int:
 
 
 def _read_result(job: Job, message: Mapping[str, Any]) -> RunResult:
+    message = storable(message)
     return RunResult(
         job.task.id, job.repeat, message["status"], message.get("answer"), message["error"], message["seconds"],
         message["stdout"], message["stderr"], message["events"],

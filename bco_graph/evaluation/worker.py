@@ -51,6 +51,8 @@ from types import CodeType
 from typing import Any, NoReturn, cast
 
 MAX_ANSWER_BYTES = 4_000_000
+MAX_DEPTH = 95
+"""Of an answer or event: what is read here is written, and read, within a few lists and objects more."""
 MAX_ERROR_CHARS = 2_000
 MAX_EVENTS = 10_000
 MAX_FILE_BYTES = 1 << 28
@@ -138,6 +140,8 @@ class Target:
         """Record a JSON value in the task's trace. Raises TypeError or ValueError for what is none, or too large."""
         if len(json.dumps(event, allow_nan=False)) > MAX_ANSWER_BYTES:
             raise ValueError(f"an event has at most {MAX_ANSWER_BYTES} bytes as JSON")
+        if is_too_deep(event):
+            raise ValueError(f"an event has at most {MAX_DEPTH} lists and objects within one another")
         self._emit({"event": event})
 
     async def _post(self, body: bytes) -> bytes:
@@ -242,6 +246,20 @@ class KeptEvents:
         kept = len(self._head) + len(self._tail)
         mark = [] if kept == self._total else [{"cut": f"kept {kept} of {self._total} events"}]
         return [*self._head, *mark, *(event for _, event in self._tail)]
+
+
+def is_too_deep(value: Json) -> bool:
+    """As `strict_json.is_too_deep`, which cannot be imported here."""
+    level, depth = [value], 0
+    while level and depth <= MAX_DEPTH:
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, (dict, list, tuple))
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        depth += 1
+    return bool(level)
 
 
 def describe(error: BaseException) -> str:
@@ -406,7 +424,9 @@ def call_entry(load: Callable[[], Callable[..., Json]], task: Task, target: Targ
     except (TypeError, ValueError, RecursionError) as error:
         emit({"error": f"the answer is not JSON: {describe(error)}"})
         return
-    if size > MAX_ANSWER_BYTES:
+    if is_too_deep(answer):
+        emit({"error": f"the answer has more than {MAX_DEPTH} lists and objects within one another"})
+    elif size > MAX_ANSWER_BYTES:
         emit({"error": f"the answer has {size} bytes as JSON; at most {MAX_ANSWER_BYTES} are taken"})
     else:
         emit({"answer": answer})
@@ -486,7 +506,7 @@ class Running:
             size = len(json.dumps(message, allow_nan=False))
         except (ValueError, RecursionError):
             message, size = None, 0
-        if not isinstance(message, dict) or size > MAX_ANSWER_BYTES + 1_000:
+        if not isinstance(message, dict) or is_too_deep(message) or size > MAX_ANSWER_BYTES + 1_000:
             self.said.setdefault("error", "the task's process wrote something else than a result")
         elif "event" in message:
             self.events.add(message["event"], size)

@@ -13,6 +13,7 @@ from bco_graph.benchmarks.jsonl.entry import interface_of
 from bco_graph.errors import ConfigError
 from bco_graph.protocols import Score, Task
 from bco_graph.state import JSON, Split
+from bco_graph.strict_json import loads
 
 Match = Literal["exact", "contains"]
 
@@ -86,9 +87,11 @@ class JsonlSuite:
 
     def _read(self, path: Path) -> list[Task]:
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            lines = path.read_text(encoding="utf-8").split("\n")
         except OSError as error:
             raise ConfigError(f"cannot read the tasks {str(path)!r}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"the tasks {str(path)!r} are not UTF-8: {error.reason} at byte {error.start}") from error
         tasks = [self._task(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
         if not tasks:
             raise ConfigError(f"{path} holds no tasks")
@@ -97,9 +100,9 @@ class JsonlSuite:
     def _task(self, path: Path, number: int, line: str) -> Task:
         where = f"{path}, line {number}"
         try:
-            item: Any = json.loads(line)
+            item: Any = loads(line)
         except ValueError as error:
-            raise ConfigError(f"{where} is not JSON: {error}") from error
+            raise ConfigError(f"{where} is {error}") from error
         if not isinstance(item, dict) or not {"id", "inputs", "gold"} <= set(item):
             raise ConfigError(f'{where}: expected {{"id": ..., "inputs": {{...}}, "gold": ...}}')
         if not isinstance(item["id"], str) or not isinstance(item["inputs"], dict):
