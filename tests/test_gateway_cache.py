@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import itertools
 import json
 import sqlite3
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,9 @@ from typing import Any
 import pytest
 
 from bco_graph.errors import RequestRejected, RunUnreadable, UpstreamUnavailable
-from bco_graph.gateway.cache import ResponseCache
+from bco_graph.gateway.cache import ResponseCache, cache_key
 from bco_graph.protocols import Caller
+from bco_graph.receipts import dumps
 from bco_graph.testing import Reply, ScriptedModelServer
 from tests.gateway_room import JOB, Room, opened, says, text
 
@@ -206,6 +209,30 @@ def test_a_file_that_holds_no_responses_is_refused_and_left_as_it_is(tmp_path: P
             ResponseCache(tmp_path / "own.sqlite", extra=file)
     assert torn.read_bytes().startswith(b"not a database")
     assert not (tmp_path / "missing.sqlite").exists()
+
+
+@pytest.mark.parametrize("asking", [0, 3])
+def test_the_key_is_the_digest_of_what_decides_an_answer_as_one_json_text(asking: int) -> None:
+    request = {"messages": [{"role": "user", "content": "é"}], "temperature": 1e-7}
+    identity = {"model": "openai/m", "endpoint": "http://h/v1", "repeat": 2, "request": request}
+    if asking:
+        identity["asking"] = asking
+    key = cache_key("openai/m", "http://h/v1", dumps(request), 2, asking)
+    assert key == hashlib.sha256(dumps(identity).encode()).hexdigest()
+
+
+def test_who_looks_up_does_not_wait_for_a_write(tmp_path: Path) -> None:
+    cache, other = ResponseCache(tmp_path / "c.sqlite"), sqlite3.connect(tmp_path / "c.sqlite", isolation_level=None)
+    cache.put([("k", "{}", "m")])
+    other.execute("begin immediate")
+    writer = threading.Thread(target=cache.put, args=([("l", "{}", "m")],))
+    writer.start()
+    assert cache.get("k") == "{}"
+    other.execute("commit")
+    writer.join()
+    assert cache.get("l") == "{}"
+    other.close()
+    cache.close()
 
 
 def test_the_cache_file_can_be_read_without_this_package(tmp_path: Path) -> None:

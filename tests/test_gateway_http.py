@@ -159,6 +159,18 @@ def test_a_body_that_is_no_request_is_400(tmp_path: Path) -> None:
             assert knock(room, body, room.gateway.token(JOB))[:1] == (400,)
 
 
+@pytest.mark.parametrize("depth", [400, 100_000])
+def test_a_body_nested_without_end_is_400_and_harms_nobody(depth: int, tmp_path: Path) -> None:
+    with ScriptedModelServer({"m": ["ok"]}) as server, opened(tmp_path, server.deployment("m")) as room:
+        token, deep = room.gateway.token(JOB), b"[" * depth + b"]" * depth
+        body = b'{"messages": [{"role": "user", "content": "hi"}], "stop": ' + deep + b"}"
+        connection = UnixConnection(room.gateway.socket_path)
+        connection.request("POST", "/v1/chat/completions", body, {"Authorization": f"Bearer {token}"})
+        assert connection.getresponse().status in (200, 400)
+        connection.close()
+        assert knock(room, says("still there"), token)[0] == 200
+
+
 def test_a_caller_sees_its_one_model(tmp_path: Path) -> None:
     with ScriptedModelServer({"m": ["ok"], "p": ["ok"]}) as server:
         deployments = (server.deployment("m"), server.deployment("p"))

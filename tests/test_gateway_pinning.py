@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from bco_graph.gateway.pinning import Pinned
 from bco_graph.protocols import Caller
+from bco_graph.receipts import dumps
 from bco_graph.testing import ScriptedModelServer
 from tests.gateway_room import JOB, opened, says
 
@@ -84,6 +86,22 @@ def test_other_roles_choose_what_their_deployment_leaves_open(tmp_path: Path) ->
     caller = Caller("proposer", step="propose")
     body, _ = sent(tmp_path, caller, {"temperature": 0.3}, {"temperature": 1, "top_p": 0.5, "seed": 3})
     assert body == {"temperature": 0.3, "top_p": 0.5, "seed": 3}
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [{}, {"messages": ["é"]}, {"tools": [{"b": 1, "a": None}]}, {"messages": [], "temperature": 0, "a": '"model":"x"'}],
+)
+def test_a_request_is_written_as_the_strict_json_of_all_its_fields_in_order(request_: dict[str, Any]) -> None:
+    pinned = Pinned.of(request_, {})
+    assert pinned.text() == dumps(request_)
+    assert pinned.text("openai/m") == dumps({**request_, "model": "openai/m"})
+
+
+def test_a_number_that_json_cannot_say_is_sent_and_recorded_as_null(tmp_path: Path) -> None:
+    body, changes = sent(tmp_path, JOB, {}, {"response_format": {"x": float("nan")}, "top_p": float("inf")})
+    assert body == {"response_format": {"x": None}}
+    assert changes == {}
 
 
 def test_an_extra_body_is_merged_into_what_is_sent(tmp_path: Path) -> None:

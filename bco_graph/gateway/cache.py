@@ -6,7 +6,6 @@ many-eth time one caller asks the same within one repeat. Errors are never store
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 import sqlite3
@@ -16,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bco_graph.errors import RunUnreadable
-from bco_graph.receipts import dumps
+from bco_graph.gateway.replies import quoted
 
 _TABLE = "create table if not exists cache (key text primary key, response text not null, model text not null, at real)"
 
@@ -27,13 +26,8 @@ def cache_key(model: str, endpoint: str, request: str, repeat: int, asking: int 
     What is hashed is the text that `dumps` would make of all of them together.
     """
     head = f'{{"asking":{asking},' if asking else "{"
-    where = f'"endpoint":{_quoted(endpoint)},"model":{_quoted(model)}'
+    where = f'"endpoint":{quoted(endpoint)},"model":{quoted(model)}'
     return hashlib.sha256(f'{head}{where},"repeat":{repeat},"request":{request}}}'.encode()).hexdigest()
-
-
-@functools.lru_cache(maxsize=64)
-def _quoted(text: str) -> str:
-    return dumps(text)
 
 
 class ResponseCache:

@@ -112,6 +112,8 @@ class Calls:
             asked = storable(request)
             refused = Call(caller, deployed, Pinned.of(asked, {}), "", "", started, dumps(asked))
             raise await self.booking.refused(refused, error) from None
+        except RecursionError:
+            raise RequestRejected("the request is nested too deeply", status=400, attempts=0) from None
         text = pinned.text()
         key = first = cache_key(deployed.model, deployed.endpoint, text, caller.repeat)
         if pinned.request.get("temperature") != 0 and (asking := self._askings.count(caller, first)):

@@ -157,7 +157,7 @@ def is_completion(body: JSON) -> bool:
 
 
 def parsed(text: str) -> JSON:
-    """The JSON value of a body, or None where it is none."""
+    """The JSON value of a body, or None where it is none, or nested too deeply to be walked through."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

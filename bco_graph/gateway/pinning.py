@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from bco_graph.errors import RequestRejected
 from bco_graph.gateway.deployments import Deployed
-from bco_graph.gateway.replies import storable
+from bco_graph.gateway.replies import quoted, storable
 from bco_graph.receipts import dumps
 from bco_graph.state import JSON
 
@@ -41,17 +41,17 @@ class Pinned:
         """Raises ValueError for NaN, infinities and lone surrogates."""
         before = dumps({name: value for name, value in request.items() if name < "model"})
         after = dumps({name: value for name, value in request.items() if name > "model"})
-        f"{before}{after}{dumps(changes) if changes else ''}".encode()
+        f"{before}{after}{dumps(changes) if changes else ''}".encode()  # raises for a lone surrogate
         return cls(request, changes, before, after)
 
     def text(self, model: str | None = None) -> str:
         """The request as `dumps` writes it, with this model in it (None: without one)."""
-        named = "" if model is None else f'"model":{dumps(model)}'
+        named = "" if model is None else f'"model":{quoted(model)}'
         return f"{{{','.join(part for part in (self.before[1:-1], named, self.after[1:-1]) if part)}}}"
 
     @property
     def max_tokens(self) -> int | None:
-        return next((self.request[name] for name in _LENGTHS if name in self.request), None)
+        return self.request.get("max_tokens") or self.request.get("max_completion_tokens")
 
 
 def pin(deployed: Deployed, asked: Mapping[str, JSON]) -> Pinned:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from bco_graph.receipts import dumps
 from bco_graph.state import JSON
 
 
@@ -25,6 +27,12 @@ def storable(value: JSON) -> JSON:
     if isinstance(value, list | tuple):
         return [storable(item) for item in value]
     return value
+
+
+@functools.lru_cache(maxsize=256)
+def quoted(name: str) -> str:
+    """A name that comes again and again as JSON text."""
+    return dumps(name)
 
 
 def whole(raw: Mapping[str, JSON]) -> dict[str, JSON]:
