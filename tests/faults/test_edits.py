@@ -122,7 +122,7 @@ def on_source_of(source: Path, then: Edit) -> Edit:
 
 def test_the_stored_diff_of_every_candidate_turns_its_parent_into_it(four: Played, tmp_path: Path) -> None:
     """Added, renamed, changed, deleted, binary and not UTF-8: never empty, never against another base."""
-    assert [c["id"] for c in four.ended.state["candidates"]] == [f"iter_{n:03d}" for n in range(5)]
+    assert [c["id"] for c in four.ended.candidates] == [f"iter_{n:03d}" for n in range(5)]
     iterations = four.folder / "iterations"
     for n in range(1, 5):
         work = tmp_path / str(n)

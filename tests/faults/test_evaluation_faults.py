@@ -26,7 +26,7 @@ from bco_graph.testing import Reply, ScriptedModelServer
 from tests.faults.play import TARGET, bco, models, play, raw_config, receipts_of
 from tests.toy import ToySuite
 
-LIMIT_S = 3.0
+LIMIT_S = 6.0
 REPEATS = 2
 CAP = 50_000
 """Bytes kept of each of stdout and stderr."""
@@ -100,9 +100,9 @@ async def marks(task, target):
 
 async def flood(task, target):
     block = "x" * 1_000_000
-    for _ in range(300):
+    for _ in range(60):
         sys.stdout.write(block)
-    for number in range(50_000):
+    for number in range(20_000):
         target.trace({"number": number})
     print("needle at the end")
     return "right"
@@ -228,15 +228,16 @@ def test_the_last_line_of_an_exception_survives_a_long_banner_in_row_evidence_an
 
 
 def test_output_and_events_are_cut_with_a_mark_and_memory_and_disk_stay_bounded(zoo: Zoo) -> None:
-    """300 MB of text and 50,000 events of one task, twice."""
+    """60 MB of text and 20,000 events of one task, twice."""
     assert kinds(zoo, "flood") == {("scored", 1.0)}
     trace = zoo.trace("flood")
     assert "needle at the end" in trace["stdout"]
-    assert f"[... kept {CAP} of 300000018 bytes ...]" in trace["stdout"]
-    assert [event for event in trace["events"] if "of 50000 events" in str(event)]
+    assert f"[... kept {CAP} of 60000018 bytes ...]" in trace["stdout"]
+    assert [event for event in trace["events"] if "of 20000 events" in str(event)]
     assert len(trace["stdout"]) < 2 * CAP
     assert zoo.trace_file("flood").stat().st_size < 3_000_000
-    assert zoo.peak_bytes < 500_000_000
+
+    assert zoo.peak_bytes < 165_000_000
 
 
 def test_bytes_that_are_no_text_cost_no_score_and_are_marked_where_they_stood(zoo: Zoo) -> None:

@@ -69,7 +69,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
 
 def test_many_rounds_end_where_they_should_in_one_go(long: Played) -> None:
     assert (long.ended.stop, long.ended.state["iteration"]) == ("iterations", ROUNDS)
-    assert len(long.ended.state["candidates"]) == ROUNDS + 1
+    assert len(long.ended.candidates) == ROUNDS + 1
     assert long.failures() == []
 
 
@@ -117,6 +117,6 @@ def test_a_step_limit_from_outside_leaves_a_run_that_goes_on_and_pays_nothing_tw
         ended = asyncio.run(drive(config, suite=suite, proposer=proposer))
         asked = len(server.requests)
     assert ended.stop == "iterations"
-    assert [candidate["mean"] for candidate in ended.state["candidates"]] == [0.0, 0.5, 1.0]
+    assert [candidate["mean"] for candidate in ended.candidates] == [0.0, 0.5, 1.0]
     assert asked == 24
     assert proposer.performed == [(1, "propose"), (2, "propose")]
