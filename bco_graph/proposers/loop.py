@@ -15,6 +15,7 @@ from bco_graph.errors import (
     SubmissionRefused,
     ToolRefused,
 )
+from bco_graph.proposers.chat_face import complete
 from bco_graph.proposers.conversation import Conversation
 from bco_graph.proposers.intake import Intake
 from bco_graph.proposers.replies import Call, Dialect, Reply
@@ -105,7 +106,7 @@ class ToolLoop(Generic[T]):
         request = self._dialect.request(self._conversation, self._tools, self._step.schema)
         self._turns += 1
         try:
-            answer = await self._calls.complete(caller, request)
+            answer = await complete(self._calls, caller, request)
         except AuthenticationFailed:
             raise
         except ContextOverflow as error:

@@ -103,7 +103,7 @@ class ToOtel:
                 run.add_event(kind, {"about": event["about"], "message": event["message"]}, self._at)
             return
         if kind in ("step_refused", "step_failed"):
-            told = {key: event[key] for key in ("step", "cause", "reasons") if key in event}
+            told: dict[str, Any] = {key: event[key] for key in ("step", "cause", "reasons") if key in event}
             self._open[-1][1].add_event(kind, told, self._at)
             return
         about = self._open[1][1]
