@@ -1,8 +1,11 @@
-"""What the gateway's tests share: a started gateway over a run folder, and one job that asks it."""
+"""What the gateway's tests share: a started gateway over a run folder, one job that asks it, and its two doors."""
 
 from __future__ import annotations
 
 import asyncio
+import http.client
+import json
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -58,3 +61,38 @@ def opened(folder: Path, *deployments: Mapping[str, Any], **options: Any) -> Ite
 
 def text(answer: Mapping[str, Any]) -> Any:
     return answer["choices"][0]["message"]["content"]
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """The small client that needs no TLS context."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("gateway", timeout=30)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(30)
+        self.sock.connect(str(self._path))
+
+
+def connect(room: Room, door: str) -> http.client.HTTPConnection:
+    """A connection to one of the gateway's doors: `unix`, its socket, or `tcp`, on loopback."""
+    if door == "unix":
+        return UnixConnection(room.gateway.socket_path)
+    return http.client.HTTPConnection(room.gateway.base_url.removeprefix("http://").removesuffix("/v1"), timeout=30)
+
+
+def knock(
+    room: Room, body: Any, token: str | None, *, door: str = "unix", path: str = "/v1/chat/completions"
+) -> tuple[int, Any, dict[str, str]]:
+    """Status, parsed body (text where it is no JSON) and headers."""
+    connection = connect(room, door)
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    try:
+        connection.request("GET" if body is None else "POST", path, body and json.dumps(body), headers)
+        response = connection.getresponse()
+        raw = response.read().decode()
+    finally:
+        connection.close()
+    return response.status, json.loads(raw) if raw.startswith("{") else raw, dict(response.headers)

@@ -3,50 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
-import json
-import socket
 import stat
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bco_graph.protocols import Caller
-from bco_graph.testing import Reply, ScriptedModelServer, ToolCall
-from tests.gateway_room import JOB, Room, opened, says, text
-
-
-class UnixConnection(http.client.HTTPConnection):
-    """The small client that needs no TLS context."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__("gateway", timeout=10)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(10)
-        self.sock.connect(str(self._path))
-
-
-def knock(
-    room: Room, body: Any, token: str | None, *, door: str = "unix", path: str = "/v1/chat/completions"
-) -> tuple[int, Any, dict[str, str]]:
-    """Status, parsed body (text where it is no JSON) and headers."""
-    if door == "unix":
-        connection: http.client.HTTPConnection = UnixConnection(room.gateway.socket_path)
-    else:
-        host = room.gateway.base_url.removeprefix("http://").removesuffix("/v1")
-        connection = http.client.HTTPConnection(host, timeout=10)
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    try:
-        connection.request("GET" if body is None else "POST", path, body and json.dumps(body), headers)
-        response = connection.getresponse()
-        raw = response.read().decode()
-    finally:
-        connection.close()
-    return response.status, json.loads(raw) if raw.startswith("{") else raw, dict(response.headers)
+from bco_graph.testing import Reply, ScriptedModelServer
+from tests.gateway_room import JOB, UnixConnection, knock, opened, says, text
 
 
 @pytest.mark.parametrize("door", ["unix", "tcp"])
@@ -94,34 +58,6 @@ def test_a_long_tmpdir_does_not_make_the_socket_path_too_long(tmp_path: Path, mo
         assert knock(room, says("hi"), room.gateway.token(JOB))[0] == 200
         assert len(str(room.gateway.socket_path)) < 104
     assert list(deep.iterdir()) == []
-
-
-def test_a_streamed_request_gets_the_same_reply_as_events_and_the_same_usage_in_the_receipts(tmp_path: Path) -> None:
-    reply = Reply("Größe", tool_calls=[ToolCall("look", {"x": 1})], usage={"prompt_tokens": 9, "completion_tokens": 2})
-    with ScriptedModelServer({"m": [reply]}) as server, opened(tmp_path, server.deployment("m", temperature=0)) as room:
-        whole = room.ask(says("hi"))
-        body = says("hi", stream=True, stream_options={"include_usage": True})
-        status, raw, headers = knock(room, body, room.gateway.token(JOB))
-        events = [line.removeprefix("data: ") for line in raw.split("\n\n") if line]
-        streamed, plain = room.calls
-    assert (status, headers["Content-Type"], events.pop()) == (200, "text/event-stream", "[DONE]")
-    chunks = [json.loads(event) for event in events]
-    deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
-    assert "".join(delta.get("content") or "" for delta in deltas) == "Größe"
-    (call,) = (call for delta in deltas for call in delta.get("tool_calls", []))
-    assert (call["index"], call["function"]["arguments"]) == (0, '{"x": 1}')
-    assert [c["finish_reason"] for chunk in chunks for c in chunk["choices"]] == [None, "tool_calls"]
-    assert chunks[-1]["usage"] == whole["usage"]
-    assert (
-        (streamed.prompt_tokens, streamed.completion_tokens) == (plain.prompt_tokens, plain.completion_tokens) == (9, 2)
-    )
-    assert "stream" not in server.requests[0].body
-
-
-def test_the_usage_chunk_comes_only_where_it_is_asked_for(tmp_path: Path) -> None:
-    with ScriptedModelServer({"m": ["ok"]}) as server, opened(tmp_path, server.deployment("m")) as room:
-        _, raw, _ = knock(room, says("hi", stream=True), room.gateway.token(JOB))
-        assert "usage" not in raw
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,8 @@ def events(reply: Mapping[str, JSON], *, usage: bool) -> bytes:
     for choice in reply["choices"]:
         calls = [{"index": position, **call} for position, call in enumerate(choice["message"].get("tool_calls") or [])]
         delta = {**choice["message"], **({"tool_calls": calls} if calls else {})}
-        chunks.append({**head, "choices": [{"index": choice["index"], "delta": delta, "finish_reason": None}]})
+        told = {"logprobs": choice["logprobs"]} if "logprobs" in choice else {}
+        chunks.append({**head, "choices": [{"index": choice["index"], "delta": delta, **told, "finish_reason": None}]})
         end = {"index": choice["index"], "delta": {}, "finish_reason": choice["finish_reason"]}
         chunks.append({**head, "choices": [end]})
     if usage:

@@ -254,6 +254,12 @@ class Gateway:
             "parameters": dict(deployed.parameters),
         }
 
+    def prices(self) -> dict[str, JSON]:
+        """By deployment, those that have a price: its model, and the rates in USD per token by which its calls are
+        booked, as litellm names them. For run.json, so that money can be worked out again."""
+        priced = [(d, price) for d in self._models.model_list if (price := price_of(d))]
+        return {d.model_name: {"model": d.litellm_params["model"], "rates": dict(price.rates)} for d, price in priced}
+
     def capabilities(self, role: Role) -> dict[str, JSON]:
         """`tools`: whether the model calls tools, taken for granted of a model that nobody describes (`model_info`
         settles it); `window`: its tokens, None where nobody says."""
