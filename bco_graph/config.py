@@ -6,6 +6,7 @@ Read once; nothing looks at the environment afterwards, but for `os.environ/NAME
 from __future__ import annotations
 
 import copy
+import math
 import types
 import typing
 from pathlib import Path
@@ -19,6 +20,7 @@ from bco_graph.sections import Name, Section
 from bco_graph.sections import nearest as nearest
 from bco_graph.sink_sections import SINKS, Sink
 from bco_graph.state import Method
+from bco_graph.strict_json import is_too_deep
 
 RunName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
 
@@ -177,13 +179,45 @@ def load_config(path: Path, *, overrides: dict[str, Any] | None = None) -> RunCo
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot read the config {str(path)!r}: {error.strerror}; `bco init` writes one") from error
-    try:
-        raw = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not YAML: {error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
+    raw = _yaml(text, f"{path} is")
     if not isinstance(raw, dict):
         raise ConfigError(f"{path} holds no mapping at its top; `bco init` writes a config to start from")
     return check_config(with_overrides(raw, overrides or {}), source=str(path), base=path.parent)
+
+
+def _yaml(text: str, what: str) -> Any:
+    """The value of a YAML text where it is plain JSON, so that run.json can hold it; `what` begins the complaint."""
+    try:
+        value = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{what} not YAML: {error}") from error
+    odd = "it is nested too deeply" if is_too_deep(value) else next(_foreign(value, ""), None)
+    if odd:
+        raise ConfigError(f"{what} no plain data: {odd}")
+    return value
+
+
+def _foreign(value: Any, where: str) -> typing.Iterator[str]:
+    """What JSON has no form for, with where it stands."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            at = f"{where}.{key}".lstrip(".")
+            if not isinstance(key, str):
+                yield f"the key {at} is a {type(key).__name__}; put it in quotes to make it text"
+            yield from _foreign(key, at)
+            yield from _foreign(inner, at)
+    elif isinstance(value, list):
+        for position, inner in enumerate(value):
+            yield from _foreign(inner, f"{where}[{position}]")
+    elif isinstance(value, str):
+        if any("\ud800" <= char <= "\udfff" for char in value):
+            yield f"{where!a} holds half of a surrogate pair, which is no character"
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield f"{where} is {value}; give a finite number, or null for no limit"
+    elif not isinstance(value, int | float | None):
+        yield f"{where} is a {type(value).__name__}, {str(value)!r}; put it in quotes to make it text"
 
 
 def check_config(raw: dict[str, Any], *, source: str = "config", base: Path | None = None) -> RunConfig:
@@ -224,10 +258,7 @@ def parse_settings(settings: typing.Iterable[str]) -> dict[str, Any]:
         key, equals, value = setting.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"{setting!r} is no setting: write KEY=VALUE, such as budget.tokens=1000000")
-        try:
-            parsed[key.strip()] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise ConfigError(f"{setting!r}: the value is not YAML: {error}") from error
+        parsed[key.strip()] = _yaml(value, f"{setting!r}: the value is")
     return parsed
 
 

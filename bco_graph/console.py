@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from bco_graph.report.reading import is_running
 from bco_graph.run_folder import RunFolder
 from bco_graph.runtime import open_run
 from bco_graph.state import JSON
+from bco_graph.strict_json import read_object
 from bco_graph.terminal import RunView, follow
 
 
@@ -64,14 +64,14 @@ async def read_submission(folder: Path, file: Path | None) -> JSON:
         raise RunError(f"{folder} waits for no submission; `bco status {folder}` says where it stands")
     path = file or Path(str(waiting["workspace"])) / "submission.json"
     try:
-        submission = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ConfigError(f"{path} is not there: write the submission of step {waiting['step']!r} into it") from error
+        return read_object(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = f"cannot be read ({error.strerror}): write the submission of step {waiting['step']!r} into it"
+        raise ConfigError(f"{path} {reason}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
     except ValueError as error:
-        raise ConfigError(f"{path} is not JSON: {error}") from error
-    if not isinstance(submission, dict):
-        raise ConfigError(f"{path} holds no JSON object")
-    return submission
+        raise ConfigError(f"{path} is {error}") from error
 
 
 def watch(folder: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from langgraph.types import Command
 
 from bco_graph.binding import RunHandle
 from bco_graph.config import RunConfig, check_config, with_overrides
-from bco_graph.errors import RunError
+from bco_graph.errors import RunError, RunUnreadable
 from bco_graph.events import Event
 from bco_graph.graph import create_bco, recursion_limit
 from bco_graph.run_folder import RunFolder
@@ -134,9 +135,24 @@ def _awaited(snapshot: Any) -> dict[str, JSON] | None:
 async def _compiled(
     config: RunConfig, folder: RunFolder, handle: RunHandle
 ) -> AsyncIterator[tuple[Any, dict[str, Any]]]:
-    async with AsyncSqliteSaver.from_conn_string(str(folder.checkpoints)) as saver:
-        graph = create_bco(config, handle=handle).compile(checkpointer=saver)
-        yield graph, {"configurable": {"thread_id": THREAD}, "recursion_limit": recursion_limit(config)}
+    thread: Any = {"configurable": {"thread_id": THREAD}, "recursion_limit": recursion_limit(config)}
+    try:
+        async with AsyncSqliteSaver.from_conn_string(str(folder.checkpoints)) as saver:
+            graph = create_bco(config, handle=handle).compile(checkpointer=saver)
+            try:
+                await graph.aget_state(thread)
+            except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+                raise _torn(folder, error) from error
+            yield graph, thread
+    except sqlite3.DatabaseError as error:
+        raise _torn(folder, error) from error
+
+
+def _torn(folder: RunFolder, error: Exception) -> RunUnreadable:
+    return RunUnreadable(
+        f"{folder.checkpoints} is torn: {type(error).__name__}: {error}; it was left as it is. Move it away and "
+        "`bco resume`: the receipts hold all that was paid for, and the run finds its place by them"
+    )
 
 
 @contextmanager

@@ -110,7 +110,7 @@ class Receipts:
             self._db.executescript(_SCHEMA)
             self._db.execute("insert or ignore into meta values ('schema_version', ?)", (str(SCHEMA_VERSION),))
             version = int(self._one("select value from meta where key='schema_version'")[0])
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, ValueError) as error:
             raise RunUnreadable(f"{path} is not readable as receipts: {error}; it was left as it is") from error
         if version > SCHEMA_VERSION:
             raise RunUnreadable(
@@ -133,12 +133,14 @@ class Receipts:
             self._db.execute("commit")
 
     def _one(self, sql: str, *args: Any) -> Any:
-        with self._lock:
-            return self._db.execute(sql, args).fetchone()
+        return next(iter(self._all(sql, *args)), None)
 
     def _all(self, sql: str, *args: Any) -> list[Any]:
-        with self._lock:
-            return self._db.execute(sql, args).fetchall()
+        try:
+            with self._lock:
+                return self._db.execute(sql, args).fetchall()
+        except sqlite3.DatabaseError as error:
+            raise RunUnreadable(f"{self.path} cannot be read: {error}; it was left as it is") from error
 
     # -- results ---------------------------------------------------------------------------------------------
 
@@ -178,13 +180,13 @@ class Receipts:
     def step(self, iteration: int, step: str) -> dict[str, JSON] | None:
         """The record of a finished step; a node that runs again after a kill returns this and pays nothing."""
         row = self._one("select record from steps where iteration=? and step=?", iteration, step)
-        return None if row is None else dict(json.loads(row[0]))
+        return None if row is None else dict(_parsed(row[0]))
 
     def steps(self, step: str | None = None) -> list[tuple[int, str, dict[str, JSON]]]:
         """(iteration, step, record) in the order of iterations."""
         where, args = ("", ()) if step is None else (" where step=?", (step,))
         rows = self._all(f"select iteration, step, record from steps{where} order by iteration, at", *args)
-        return [(row[0], row[1], json.loads(row[2])) for row in rows]
+        return [(row[0], row[1], _parsed(row[2])) for row in rows]
 
     # -- calls -----------------------------------------------------------------------------------------------
 
@@ -269,12 +271,19 @@ class Receipts:
 
 def _result(row: tuple[Any, ...]) -> ResultRow:
     named = dict(zip((f.name for f in fields(ResultRow)), row, strict=True))
-    return ResultRow(**named | {"answer": json.loads(named["answer"])})
+    return ResultRow(**named | {"answer": _parsed(named["answer"])})
 
 
 def _call(row: tuple[Any, ...]) -> CallRecord:
     named = dict(zip((f.name for f in fields(CallRecord)), row, strict=True))
-    return CallRecord(**named | {"cached": bool(named["cached"]), "changes": json.loads(named["changes"])})
+    return CallRecord(**named | {"cached": bool(named["cached"]), "changes": _parsed(named["changes"])})
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, TypeError) as error:
+        raise RunUnreadable(f"a record of the receipts is torn: {error}; it was left as it is") from error
 
 
 def dumps(value: JSON) -> str:

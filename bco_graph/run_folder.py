@@ -102,7 +102,7 @@ class RunFolder:
             manifest = json.loads(self.manifest.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
             raise RunUnreadable(f"{self.root} holds no run (no run.json): `bco run CONFIG` makes one") from error
-        except ValueError as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise RunUnreadable(f"{self.manifest} is torn or no JSON: {error}; it was left as it is") from error
         version = manifest.get("schema_version") if isinstance(manifest, dict) else None
         if not isinstance(version, int) or isinstance(version, bool):

@@ -279,17 +279,24 @@ def _version(name: str) -> str | None:
         return None
 
 
+def _decisive(manifest: dict[str, Any]) -> dict[str, JSON]:
+    """What a run may not change while it goes on."""
+    config = manifest["config"]
+    return {
+        "method": config["method"], "grading": config["grading"], "repeats": config["evaluation"]["repeats"],
+        "target": manifest["fingerprint"], "suite": manifest["suite"],
+    }  # fmt: skip
+
+
 def _same_run(stored: dict[str, Any], now: dict[str, Any], folder: RunFolder) -> None:
     """Refuse to continue a run with another method, target, task set or grading than it was made with."""
+    try:
+        made_with = _decisive(stored)
+    except (KeyError, TypeError) as error:
+        raise RunUnreadable(f"{folder.manifest} is torn: {error}; it was left as it is") from error
     different = [
         f"{label}: the run has {dumps(old)}, now asked is {dumps(new)}"
-        for label, old, new in [
-            ("method", stored["config"]["method"], now["config"]["method"]),
-            ("grading", stored["config"]["grading"], now["config"]["grading"]),
-            ("repeats", stored["config"]["evaluation"]["repeats"], now["config"]["evaluation"]["repeats"]),
-            ("target", stored["fingerprint"], now["fingerprint"]),
-            ("suite", stored["suite"], now["suite"]),
-        ]
+        for (label, new), old in zip(_decisive(now).items(), made_with.values(), strict=True)
         if old != new
     ]
     if different:

@@ -108,7 +108,7 @@ class Tail:
     def _parse(self, raw: bytes) -> Event:
         try:
             event = json.loads(raw)
-        except ValueError:
+        except (ValueError, RecursionError):
             event = None
         if isinstance(event, dict) and isinstance(event.get("type"), str):
             return event

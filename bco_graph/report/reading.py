@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bco_graph.candidates import CandidateStore
-from bco_graph.config import nearest
+from bco_graph.config import check_config, nearest
 from bco_graph.errors import ConfigError, RunUnreadable
 from bco_graph.events import Event
 from bco_graph.receipts import Receipts
@@ -78,6 +78,7 @@ def reading(folder: RunFolder) -> Iterator[Reading]:
     config = manifest.get("config")
     if not isinstance(config, dict) or not folder.receipts.exists():
         raise RunUnreadable(f"{folder.root} is torn: run.json has no config, or there is no {folder.receipts.name}")
+    config = check_config(config, source=str(folder.manifest)).model_dump(mode="json")
     receipts = Receipts(folder.receipts)
     try:
         yield Reading(folder, manifest, config, receipts)
@@ -130,6 +131,6 @@ def last_run_event(path: Path) -> Event | None:
 def _event(line: bytes) -> Event | None:
     try:
         event = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return event if isinstance(event, dict) and str(event.get("type", "")).startswith("run_") else None
