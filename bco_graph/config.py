@@ -93,7 +93,13 @@ class Evaluation(Section):
     grader_timeout_s: Annotated[float, Field(gt=0)] = 60.0
     """Seconds for grading one answer; past it the row is an infra error, as the scaffold is not at fault."""
     sandbox: Literal["auto", "required", "off"] = "auto"
-    """`auto`: bubblewrap where it works, else none, and the run says so; `required`: refuse to run without."""
+    """`auto`: bubblewrap where it works, else Landlock, else none, and the run says so; `required`: refuse to run
+    without bubblewrap and the isolation that is asked for."""
+    isolation: Literal["task", "candidate"] = "task"
+    """`task`: each task has namespaces of its own; `candidate`: one sandbox around all tasks of a candidate, which
+    share its /tmp and its processes, at about half the cost of a task."""
+    memory_mb: Annotated[int, Field(ge=64)] | None = None
+    """Address space of each process of a task, in MiB; None: no limit."""
     coverage_floor: Annotated[float, Field(gt=0, le=1)] = 0.9
     """Below this share of real results a candidate is undecided."""
     train: Annotated[int, Field(gt=0)] | None = None

@@ -47,7 +47,7 @@ def _sandbox(config: RunConfig) -> Check:
     from bco_graph.evaluation import pick_sandbox
 
     try:
-        sandbox = pick_sandbox(config.evaluation.sandbox)
+        sandbox = pick_sandbox(config.evaluation.sandbox, config.evaluation.isolation)
     except BcoError as error:
         return Check(what="sandbox", ok=False, found=str(error))
     return Check(what="sandbox", ok=True, found=sandbox.describe())

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bco_graph.config import Evaluation
-from bco_graph.evaluation import LocalExecutor
+from bco_graph.evaluation import LocalExecutor, Sandbox
 from bco_graph.protocols import Interface, Job, RunResult, Task
 
 
@@ -98,5 +98,8 @@ async def run_all(executor: LocalExecutor, source: Path, jobs: Sequence[Job]) ->
 def executor_for(
     socket_path: Path, *, sandbox: str = "auto", import_timeout_s: float = 20.0, **settings: Any
 ) -> LocalExecutor:
-    evaluation = Evaluation.model_validate({"timeout_s": 20.0, "sandbox": sandbox, **settings})
-    return LocalExecutor(evaluation, socket_path=socket_path, import_timeout_s=import_timeout_s)
+    """`sandbox` is a mode of the config, or `landlock`, which a config gets where there is no bubblewrap."""
+    chosen = Sandbox("landlock", "none") if sandbox == "landlock" else None
+    settings = {"timeout_s": 20.0, "sandbox": "auto" if chosen else sandbox, **settings}
+    evaluation = Evaluation.model_validate(settings)
+    return LocalExecutor(evaluation, socket_path=socket_path, sandbox=chosen, import_timeout_s=import_timeout_s)

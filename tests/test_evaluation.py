@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bco_graph.evaluation import pick_sandbox
+from bco_graph.evaluation import landlock, pick_sandbox
 from bco_graph.protocols import Job, RunResult
 from bco_graph.scaffold_tree import tree_digest
 from tests.evaluation_stub import StubGateway, executor_for, job, run_all, serve, write_scaffold
@@ -128,8 +128,9 @@ async def environment(task, target):
     return own
 
 async def network(task, target):
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
+    if task.inputs["may_listen"]:
+        with socket.socket() as listening:
+            listening.bind(("127.0.0.1", 0))
     try:
         socket.create_connection(("127.0.0.1", task.inputs["port"]), timeout=2).close()
     except OSError as error:
@@ -226,7 +227,7 @@ KINDS = dict(globals())
 KINDS = (
     *("chat", "raw", "many", "nothing", "caught", "uncaught", "boom", "segfault", "status", "leave", "busy"),
     *("left_behind", "hanging_child", "flood", "bytes_out", "not_json", "nan", "huge", "nested"),
-    *("repeat_number", "forged", "killed_parent", "threads", "multiprocess", "subprocesses"),
+    *("repeat_number", "forged", "killed_parent", "threads", "subprocesses"),
 )
 
 
@@ -234,7 +235,7 @@ KINDS = (
 class Evaluated:
     results: dict[tuple[str, int], RunResult]
     gateway: StubGateway
-    sandboxed: bool
+    mode: str
     beats_after: int
     unchanged: bool
 
@@ -242,18 +243,21 @@ class Evaluated:
         return self.results[kind, repeat]
 
 
-def _jobs(port: int, folder: Path, *, sandboxed: bool) -> list[Job]:
-    places = ["/tmp/mark", "/dev/shm/mark"] if sandboxed else []
+def _jobs(port: int, folder: Path, *, mode: str) -> list[Job]:
+    places = ["/tmp/mark", "/dev/shm/mark"] if mode == "required" else []
     jobs = [job(kind) for kind in KINDS]
-    jobs += [job("environment", sandboxed=sandboxed)]
+    jobs += [job("environment", sandboxed=mode != "off")]
     jobs += [job("survive", repeat=repeat, places=places) for repeat in range(3)]
-    jobs += [job("network", port=port), job("write_source")]
-    jobs += [job("secrets", paths=[__file__, str(folder), "/etc/passwd", "/home", "/var", "/sys"])]
-    return jobs if sandboxed else [one for one in jobs if one.task.id not in ("write_source", "secrets", "network")]
+    if mode != "off":
+        jobs += [job("network", port=port, may_listen=mode == "required"), job("write_source")]
+    if mode != "landlock":  # which refuses /dev/shm
+        jobs += [job("multiprocess")]
+    if mode == "required":
+        jobs += [job("secrets", paths=[__file__, str(folder), "/etc/passwd", "/home", "/var", "/sys"])]
+    return jobs
 
 
 async def _evaluate(folder: Path, mode: str) -> Evaluated:
-    sandboxed = mode == "required"
     source = write_scaffold(folder / "scaffold", AGENT)
     before = tree_digest(source)
     server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
@@ -262,19 +266,21 @@ async def _evaluate(folder: Path, mode: str) -> Evaluated:
         executor = executor_for(
             folder / "gw.sock", sandbox=mode, timeout_s=LIMIT_S, concurrency=6, max_trace_bytes=KEPT_BYTES
         )
-        jobs = _jobs(port, folder, sandboxed=sandboxed)
+        jobs = _jobs(port, folder, mode=mode)
         results = await run_all(executor, source, jobs)
         beats = gateway.beats
         await asyncio.sleep(0.2)
     assert len(results) == len(jobs)
     by_name = {(result.task_id, result.repeat): result for result in results}
-    return Evaluated(by_name, gateway, sandboxed, gateway.beats - beats, tree_digest(source) == before)
+    return Evaluated(by_name, gateway, mode, gateway.beats - beats, tree_digest(source) == before)
 
 
-@pytest.fixture(scope="module", params=["required", "off"])
+@pytest.fixture(scope="module", params=["required", "landlock", "off"])
 def done(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluated]:
     if request.param == "required" and pick_sandbox("auto").isolation != "task":
         pytest.skip(f"no full sandbox here: {pick_sandbox('auto').describe()}")
+    if request.param == "landlock" and landlock.abi() < landlock.SCOPE_ABI:
+        pytest.skip(f"the kernel's Landlock has ABI {landlock.abi()}")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SECRET_X", "SECRET_X")
         yield asyncio.run(_evaluate(tmp_path_factory.mktemp("run"), request.param))
@@ -389,7 +395,6 @@ def test_a_task_that_kills_its_parent_harms_itself_only(done: Evaluated) -> None
 
 def test_threads_and_processes_work_and_are_not_waited_for(done: Evaluated) -> None:
     assert done.of("threads").answer == "not waited for"
-    assert done.of("multiprocess").answer == [1, 2]
     assert done.of("subprocesses").answer == "42"
 
 
@@ -397,10 +402,16 @@ def test_nothing_survives_from_one_repeat_to_the_next(done: Evaluated) -> None:
     assert [done.of("survive", repeat).answer for repeat in range(3)] == [[], [], []]
 
 
-@pytest.mark.parametrize("done", ["required"], indirect=True)
+@pytest.mark.parametrize("done", ["required", "landlock"], indirect=True)
 def test_a_sandboxed_task_has_no_network_and_writes_nowhere_else(done: Evaluated) -> None:
-    assert done.of("network").answer == "ConnectionRefusedError"
+    refusal = {"required": "ConnectionRefusedError", "landlock": "PermissionError"}
+    assert done.of("network").answer == refusal[done.mode]
     assert done.of("write_source").answer == []
+
+
+@pytest.mark.parametrize("done", ["required", "off"], indirect=True)
+def test_the_locks_of_multiprocessing_work(done: Evaluated) -> None:
+    assert done.of("multiprocess").answer == [1, 2]
 
 
 @pytest.mark.parametrize("done", ["required"], indirect=True)

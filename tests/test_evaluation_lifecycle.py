@@ -7,6 +7,7 @@ import ensurepip
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,7 @@ import pytest
 import bco_graph
 from bco_graph.config import Evaluation
 from bco_graph.errors import ConfigError
-from bco_graph.evaluation import LocalExecutor, Sandbox, pick_sandbox
+from bco_graph.evaluation import LocalExecutor, Sandbox, landlock, pick_sandbox
 from bco_graph.evaluation.sandbox import Launch
 from bco_graph.protocols import Executor, Interface, RunResult
 from tests.evaluation_stub import StubGateway, executor_for, job, run_all, serve, write_scaffold
@@ -44,7 +45,7 @@ def solve(task, target):
         time.sleep(0.02)
 """
 NO_SOCKET = Path("/nonexistent/gateway.sock")
-MODES = pytest.mark.parametrize("mode", ["required", "off"])
+MODES = pytest.mark.parametrize("mode", ["required", "landlock", "off"])
 
 
 @pytest.fixture(autouse=True)
@@ -57,8 +58,10 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def needs_sandbox(mode: str) -> None:
-    if mode == "required" and pick_sandbox("auto").name == "none":
+    if mode == "required" and pick_sandbox("auto").name != "bubblewrap":
         pytest.skip(f"no sandbox here: {pick_sandbox('auto').reason}")
+    if mode == "landlock" and landlock.abi() < landlock.SCOPE_ABI:
+        pytest.skip(f"the kernel's Landlock has ABI {landlock.abi()}")
 
 
 async def _results(tmp_path: Path, agent: str, *, mode: str = "auto", import_timeout_s: float = 20) -> list[RunResult]:
@@ -356,6 +359,23 @@ async def test_a_hidden_folder_is_empty_in_the_sandbox(tmp_path: Path) -> None:
     assert [result.answer for result in await run_all(executor, source, [job("t")])] == [[]]
 
 
+async def test_under_landlock_a_hidden_folder_shows_names_only_and_what_lies_beside_it_is_read(tmp_path: Path) -> None:
+    needs_sandbox("landlock")
+    folder = Path(ensurepip.__file__).parent
+    agent = f"""
+import colorsys, os
+def solve(task, target):
+    try:
+        open({str(folder / "__init__.py")!r})
+    except PermissionError:
+        return os.listdir({str(folder)!r}) != []
+"""
+    source = write_scaffold(tmp_path / "scaffold", agent)
+    sandbox = Sandbox("landlock", "none")
+    executor = LocalExecutor(Evaluation(), socket_path=NO_SOCKET, hide=[folder], sandbox=sandbox)
+    assert [result.answer for result in await run_all(executor, source, [job("t")])] == [True]
+
+
 VENV = """
 import asyncio, sys
 from pathlib import Path
@@ -391,19 +411,104 @@ def test_an_environment_below_tmp_is_seen_but_for_our_package(tmp_path: Path) ->
     assert done.stdout == f"[{str(tmp_path / 'venv')!r}, \"No module named 'bco_graph.errors'\"]\n", done.stderr
 
 
-def test_where_there_is_no_sandbox_required_refuses_and_auto_says_so(tmp_path: Path) -> None:
+def _without_bubblewrap(tmp_path: Path, script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", "import logging; logging.basicConfig()\n" + script],
+        env={**os.environ, "PATH": str(tmp_path)}, capture_output=True, text=True, check=False,
+        cwd=Path(__file__).parents[1],
+    )  # fmt: skip
+
+
+def test_where_there_is_no_bubblewrap_required_refuses_and_auto_says_what_there_is(tmp_path: Path) -> None:
+    needs_sandbox("landlock")
     script = (
-        "import logging; logging.basicConfig()\n"
         "from bco_graph.evaluation import pick_sandbox\n"
         "print(pick_sandbox('auto').describe())\n"
         "pick_sandbox('required')\n"
     )
-    environment = {**os.environ, "PATH": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
-    assert done.stdout.startswith("none: candidates run as plain processes")
-    assert "WARNING:bco_graph.evaluation.sandbox:sandbox: none" in done.stderr
-    assert "ConfigError: evaluation.sandbox is required and there is none" in done.stderr
+    done = _without_bubblewrap(tmp_path, script)
+    assert done.stdout.startswith("Landlock for each task, which leaves open Unix sockets that have a path, UDP and")
+    assert "WARNING:bco_graph.evaluation.sandbox:sandbox: Landlock" in done.stderr
+    refusal = (
+        "ConfigError: evaluation.sandbox is required with evaluation.isolation 'task', and here there is only Land"
+    )
+    assert refusal in done.stderr
     assert "bwrap of bubblewrap is not on PATH" in done.stderr
+
+
+@pytest.mark.parametrize("isolation", ["task", "candidate"])
+def test_the_isolation_of_the_config_is_what_is_used(isolation: str) -> None:
+    needs_sandbox("required")
+    assert executor_for(NO_SOCKET, sandbox="required", isolation=isolation).sandbox.isolation == isolation
+
+
+PEEKING = """
+import os, signal, socket, subprocess
+from pathlib import Path
+
+def attempt(action):
+    try:
+        action()
+    except OSError as error:
+        return type(error).__name__
+    return "done"
+
+def solve(task, target):
+    given = task.inputs
+    abstract = socket.socket(socket.AF_UNIX)
+    mine = Path("mine.txt")
+    mine.write_text("written here")
+    shell = subprocess.run(["cat", given["secret"]], capture_output=True)
+    return {
+        "own folder": mine.read_text(),
+        "secret": attempt(lambda: Path(given["secret"]).read_text()),
+        "secret of a child": shell.returncode,
+        "folder": attempt(lambda: os.listdir(Path(given["secret"]).parent)),
+        "other task": attempt(lambda: [list(path.iterdir()) for path in Path(given["others"]).glob("task-*/work")]),
+        "our package": attempt(lambda: Path(given["package"]).read_text()),
+        "emptied": attempt(lambda: os.truncate(given["secret"], 0)),
+        "removed": attempt(lambda: os.unlink(given["secret"])),
+        "made beside": attempt(lambda: Path(given["secret"]).with_name("new").touch()),
+        "abstract socket": attempt(lambda: abstract.connect("\\0" + given["abstract"])),
+        "signal": attempt(lambda: os.kill(given["pid"], 0)),
+        "memory": attempt(lambda: open(f"/proc/{given['pid']}/mem", "rb")),
+    }
+"""
+
+
+async def test_landlock_refuses_files_tcp_abstract_sockets_and_signals_of_others(tmp_path: Path) -> None:
+    needs_sandbox("landlock")
+    secret = tmp_path / "home" / "run" / "receipts.sqlite"
+    secret.parent.mkdir(parents=True)
+    secret.write_text("gold")
+    source = write_scaffold(tmp_path / "scaffold", PEEKING)
+    name = f"bco-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind("\0" + name)
+        listening.listen()
+        inputs = {"secret": str(secret), "abstract": name, "pid": os.getpid(), "others": str(tmp_path)}
+        inputs["package"] = str(Path(bco_graph.__file__))
+        (result,) = await run_all(executor_for(NO_SOCKET, sandbox="landlock"), source, [job("t", **inputs)])
+    assert result.error == ""
+    found = result.answer
+    assert found.pop("own folder") == "written here"
+    assert found.pop("secret of a child") == 1
+    assert found.pop("other task") == "done"  # none is found: the folder cannot be listed
+    assert set(found.values()) == {"PermissionError"}, found
+    assert secret.read_text() == "gold"
+
+
+async def test_a_process_that_takes_too_much_memory_is_its_own_failure(tmp_path: Path) -> None:
+    hog = """
+def solve(task, target):
+    taken = bytearray((600 if task.inputs["kind"] == "hog" else 10) << 20)
+    return len(taken) >> 20
+"""
+    source = write_scaffold(tmp_path / "scaffold", hog)
+    results = await run_all(executor_for(NO_SOCKET, memory_mb=400), source, [job("hog"), job("modest")])
+    by_name = {result.task_id: result for result in results}
+    assert (by_name["hog"].status, by_name["hog"].error) == ("crashed", "MemoryError")
+    assert by_name["modest"].answer == 10
 
 
 @dataclass(frozen=True)
@@ -417,6 +522,7 @@ class _Described:
     [
         _Described(Sandbox("bubblewrap", "task"), "namespaces of its own for each task"),
         _Described(Sandbox("bubblewrap", "candidate", "unshare: refused"), "share one /tmp (unshare: refused)"),
+        _Described(Sandbox("landlock", "none", "no bwrap"), "UDP and names and sizes of files (no bwrap)"),
         _Described(pick_sandbox("off"), "evaluation.sandbox is off"),
     ],
 )

@@ -45,7 +45,7 @@ class LocalExecutor:
         self.evaluation = evaluation
         self.socket_path = socket_path
         self.hide = tuple(hide)
-        self.sandbox = sandbox or pick_sandbox(evaluation.sandbox)
+        self.sandbox = sandbox or pick_sandbox(evaluation.sandbox, evaluation.isolation)
         self.import_timeout_s = import_timeout_s
 
     async def run(

@@ -221,7 +221,9 @@ def _hello(launch: Launch, interface: Interface, evaluation: Evaluation, import_
     return {
         "entry": interface.entry, "kind": interface.kind, "graph": dict(interface.settings),
         "scaffold": launch.scaffold, "socket": launch.socket, "work": launch.work,
-        "keep": launch.keep, "isolation": launch.isolation, "timeout_s": evaluation.timeout_s,
+        "keep": launch.keep, "isolation": launch.isolation,
+        "landlock": None if launch.landlock is None else dict(launch.landlock), "memory_mb": evaluation.memory_mb,
+        "timeout_s": evaluation.timeout_s,
         "import_timeout_s": import_timeout_s, "max_trace_bytes": evaluation.max_trace_bytes,
     }  # fmt: skip
 

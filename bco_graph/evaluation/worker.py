@@ -436,7 +436,7 @@ async def _awaited(value: Any) -> Json:
     return await value
 
 
-def prepare_task(folder: Path, limit_s: float) -> None:
+def prepare_task(folder: Path, settings: dict[str, Json]) -> None:
     """Fresh folders, standard streams and limits for this process and what it starts."""
     for name, variable in (("work", None), ("home", "HOME"), ("tmp", "TMPDIR")):
         (folder / name).mkdir(parents=True)
@@ -447,11 +447,13 @@ def prepare_task(folder: Path, limit_s: float) -> None:
         sys.modules["tempfile"].tempdir = None  # type: ignore[attr-defined]  # it remembers the first TMPDIR
     open_streams()
     # The wall limit comes first for one thread; processor time also bounds many threads, and what outlives us.
-    seconds = math.ceil(limit_s) + 1
+    seconds = math.ceil(settings["timeout_s"]) + 1
     lower_limit(resource.RLIMIT_CORE, 0, 0)
     lower_limit(resource.RLIMIT_FSIZE, MAX_FILE_BYTES, MAX_FILE_BYTES)
     lower_limit(resource.RLIMIT_NPROC, MAX_PROCESSES, MAX_PROCESSES)
     lower_limit(resource.RLIMIT_CPU, seconds, seconds + 1)
+    if settings["memory_mb"] is not None:
+        lower_limit(resource.RLIMIT_AS, settings["memory_mb"] << 20, settings["memory_mb"] << 20)
 
 
 def open_streams() -> None:
@@ -568,6 +570,8 @@ class Worker:
         self.results = results
         self.running: dict[int, Running] = {}
         self.own_namespaces = settings["isolation"] == "task"
+        rules = settings["landlock"]
+        self.jail = _beside("landlock").Jail(rules["read"], rules["listed"]) if rules else None
         self.selector = selectors.DefaultSelector()
         self._line = b""
         self._open = True
@@ -763,11 +767,13 @@ class Worker:
             try:
                 prctl(_PR_NO_NEW_PRIVS, 1)
                 os.setsid()
-                if self.own_namespaces:
+                if sys.platform == "linux":
                     drop_capabilities()
-                else:
+                if not self.own_namespaces:
                     prctl(_PR_PDEATHSIG, signal.SIGKILL)
-                prepare_task(folder, self.settings["timeout_s"])
+                prepare_task(folder, self.settings)
+                if self.jail is not None:
+                    self.jail.enter([str(folder)])
             except OSError as error:
                 emit({"fault": f"the task's process could not be set up: {describe(error)}"})
                 os._exit(0)
@@ -812,14 +818,19 @@ def import_entry(settings: dict[str, Json]) -> Callable[..., Json]:
 
 def _graph_entry() -> Any:
     """The package beside this file that turns a graph into `solve(task, target)`; needs LangGraph."""
-    if known := sys.modules.get("_bco_graph_entry"):
+    return _beside("graph_entry")
+
+
+def _beside(name: str) -> Any:
+    """The module or package of that name that lies beside this file."""
+    if known := sys.modules.get(f"_bco_{name}"):
         return known
-    folder = Path(__file__).with_name("graph_entry")
-    spec = importlib.util.spec_from_file_location(
-        "_bco_graph_entry", folder / "__init__.py", submodule_search_locations=[str(folder)]
-    )
+    folder = Path(__file__).with_name(name)
+    file = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+    inside = [str(folder)] if folder.is_dir() else None
+    spec = importlib.util.spec_from_file_location(f"_bco_{name}", file, submodule_search_locations=inside)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{folder} cannot be imported")
+        raise ImportError(f"{file} cannot be imported")
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -915,6 +926,9 @@ def main() -> None:
     # The end of standard input says that the controller is gone, but only once jobs are read.
     prctl(_PR_PDEATHSIG, signal.SIGKILL)
     prctl(_PR_SUBREAPER, 1)
+    # Where memory runs out, the kernel ends a task and not the controller.
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     # A process of the same user may not look into this one.
     prctl(_PR_DUMPABLE, 0)
     sys.path_hooks.insert(0, _find_compiled)
