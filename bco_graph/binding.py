@@ -7,7 +7,7 @@ import atexit
 import contextvars
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from langchain_core.runnables import RunnableLambda
 from bco_graph.config import RunConfig
 from bco_graph.protocols import Proposer, Suite
 from bco_graph.runtime import RunContext, open_run
+from bco_graph.state import Method, candidate_id
 
 if TYPE_CHECKING:
     from langchain_core.runnables import Runnable
@@ -60,6 +61,31 @@ class RunHandle:
         return self.config.run_dir
 
 
+LAST: Mapping[Method, str] = {"bco": "update", "vanilla": "evaluate", "notes": "evaluate"}
+"""The node after which a run ends or goes on to the next round."""
+
+
+def begin(run: RunContext, iteration: int) -> None:
+    """Say once in a process, and again after an end, that the run goes on at an iteration."""
+    if run.events.view.name and not run.events.view.ended:
+        return
+    run.events.emit(
+        "run_started", iteration, name=run.config.name, method=run.config.method, iterations=run.config.iterations,
+        tasks=len(run.tasks), target=run.config.roles.target, sandbox=run.executor.sandbox.describe(),
+        folder=str(run.config.run_dir), candidates=run.records.summaries(),
+    )  # fmt: skip
+
+
+def end(run: RunContext, state: Mapping[str, Any], stop: str | None) -> None:
+    """Say that the run is at its end, with the best beside the untouched baseline."""
+    best = state.get("best")
+    baseline = next((c for c in run.records.summaries() if c["id"] == candidate_id(0)), None)
+    run.events.emit(
+        "run_ended", state.get("iteration", 0), stop=stop, best=best["id"] if best else None,
+        mean=best["mean"] if best else None, baseline=baseline["mean"] if baseline else None,
+    )  # fmt: skip
+
+
 def bind(node: Node, handle: RunHandle) -> Runnable[Any, Any]:
     """The node as LangGraph takes it, for `ainvoke` and `astream` as well as `invoke` and `stream`."""
     name = getattr(node, "__name__", "node")
@@ -68,9 +94,14 @@ def bind(node: Node, handle: RunHandle) -> Runnable[Any, Any]:
         run = handle.open()
         iteration = int(state.get("iteration", -1)) + (0 if name in ("grade", "update") else 1)
         started = time.monotonic()
+        begin(run, iteration)
         run.events.emit("node_started", iteration, node=name)
         update = await node(state, run=run)
         run.events.emit("node_ended", iteration, node=name, seconds=round(time.monotonic() - started, 3))
+        after = {**state, **update}
+        cut_off = name == "evaluate" and "outcome" not in update
+        if after.get("stop") and (name == LAST[run.config.method] or cut_off):
+            end(run, after, after["stop"])
         return update
 
     def run_sync(state: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from bco_graph.prediction import Prediction
@@ -93,18 +93,18 @@ def compute(
     candidate_rows: Sequence[ResultRow],
     parent_rows: Sequence[ResultRow],
     *,
-    history_scores: Mapping[str, Sequence[float]],
+    flipping: Collection[str],
     signature_hits: SignatureHits,
     coverage_floor: float,
 ) -> Computed:
     """Grade a prediction by the train rows of its candidate and of its parent.
 
-    `history_scores` has, per task, the mean scores of the candidates evaluated before this one, in order; one
-    without a real result on the task is left out. With the graded candidate among them, each regression of a task
-    that was once repaired would count as a flip and hide itself. Raises ValueError for rows that cannot be compared:
-    held-out ones, a (task, repeat) that stands twice, a task of two types, a score outside [0, 1].
+    `flipping` are the tasks that `Flips` finds over the candidates evaluated before this one. With the graded
+    candidate among them, each regression of a task that was once repaired would count as a flip and hide itself.
+    Raises ValueError for rows that cannot be compared: held-out ones, a (task, repeat) that stands twice, a task of two
+    types, a score outside [0, 1].
     """
-    tables = TaskTables(prediction.subset, candidate_rows, parent_rows, history_scores)
+    tables = TaskTables(prediction.subset, candidate_rows, parent_rows, flipping)
     types = tables.by_type()
     improved = tuple(name for name, change in types.items() if change.change > 0)
     regressed = tuple(name for name, change in types.items() if change.change < 0)

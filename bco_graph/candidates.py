@@ -28,10 +28,16 @@ _IDENTITY = {
 
 
 class CandidateStore:
-    """Content-addressed: equal sources have equal trees, in any run. Methods block for a few milliseconds."""
+    """Content-addressed: equal sources have equal trees, in any run. Methods block for a few milliseconds.
+
+    The candidates of a store are read once, so that a call costs the same however many there are: what another process
+    admits later is not seen.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._known: dict[str, str] | None = None
+        self._last_diff = ("", "", "")
         if not path.exists():
             self._create()
 
@@ -58,7 +64,7 @@ class CandidateStore:
     def admit(self, iteration: int, tree: str, parent: str | None) -> str:
         """Make a staged tree the candidate of an iteration; repeating it with the same tree changes nothing."""
         name = candidate_id(iteration)
-        known = self.trees()
+        known = self._trees()
         if name in known:
             if known[name] != tree:
                 raise RunUnreadable(f"{self.path} already holds another {name}: was this run folder edited by hand?")
@@ -69,20 +75,32 @@ class CandidateStore:
         stamp = {key: f"@{value}" for key, value in stamp.items()}
         commit = self._run("commit-tree", tree, *parents, "-m", name, env={**_IDENTITY, **stamp}).decode().strip()
         self._run("update-ref", f"refs/tags/{name}", commit)
+        known[name] = tree
         return name
 
     def trees(self) -> dict[str, str]:
-        """Tree of each candidate, by id in the order of iterations; one git process, however many there are."""
+        """Tree of each candidate, by id in the order of iterations."""
+        return dict(self._trees())
+
+    def _trees(self) -> dict[str, str]:
+        if self._known is None:
+            self._known = self._list()
+        return self._known
+
+    def _list(self) -> dict[str, str]:
         listed = self._run("for-each-ref", "--format=%(refname:strip=2) %(tree)", "refs/tags/iter_*").decode()
         found = dict(line.split(" ", 1) for line in listed.splitlines())
         return dict(sorted(found.items(), key=lambda item: int(item[0].removeprefix("iter_"))))
 
     def ids(self) -> list[str]:
         """Candidate ids in the order of iterations."""
-        return list(self.trees())
+        return list(self._trees())
 
     def tree(self, candidate: str) -> str:
-        return self._run("rev-parse", "--verify", f"refs/tags/{candidate}^{{tree}}").decode().strip()
+        """Raises RunUnreadable where there is no such candidate."""
+        if candidate not in self._trees():
+            raise RunUnreadable(f"{self.path} holds no candidate {candidate!r}")
+        return self._trees()[candidate]
 
     def checkout(self, tree: str, folder: Path) -> None:
         """Write a tree's files into a folder that is emptied first."""
@@ -91,13 +109,14 @@ class CandidateStore:
         folder.mkdir(parents=True)
         with tempfile.TemporaryDirectory(prefix="bco-checkout-") as scratch:
             env = {"GIT_INDEX_FILE": str(Path(scratch) / "index"), "GIT_WORK_TREE": str(folder)}
-            self._run("read-tree", tree, env=env)
-            self._run("checkout-index", "--all", "--force", env=env, cwd=folder)
+            self._run("read-tree", "--reset", "-u", tree, env=env, cwd=folder)
 
     def diff(self, old: str, new: str) -> str:
         """A patch that turns the old tree into the new one (`git apply`), binary files and renames included."""
-        patch = self._run("diff-tree", "-p", "--binary", "--no-color", "--no-ext-diff", "--no-textconv", old, new)
-        return patch.decode("utf-8", errors="surrogateescape")
+        if self._last_diff[:2] != (old, new):
+            patch = self._run("diff-tree", "-p", "--binary", "--no-color", "--no-ext-diff", "--no-textconv", old, new)
+            self._last_diff = (old, new, patch.decode("utf-8", errors="surrogateescape"))
+        return self._last_diff[2]
 
     def _run(self, *args: str, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> bytes:
         return _git([f"--git-dir={self.path.resolve()}", *args], env=env, cwd=cwd)

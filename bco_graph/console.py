@@ -38,7 +38,7 @@ def _facts(config: RunConfig, ended: Ended) -> dict[str, Any]:
     state = ended.state
     return {
         "run": str(config.run_dir), "stop": ended.stop, "awaited": ended.awaited, "iteration": state.get("iteration"),
-        "best": state.get("best"), "candidates": state.get("candidates", []),
+        "best": state.get("best"), "candidates": ended.candidates,
     }  # fmt: skip
 
 
@@ -86,7 +86,6 @@ async def measure_heldout(
     folder: Path, candidates: tuple[str, ...], *, quiet: bool, **options: Any
 ) -> tuple[dict[str, Any], Any]:
     """Held-out outcomes beside the train means, as facts and as a table."""
-    from bco_graph.records import candidate_records
     from bco_graph.studies.heldout import chosen, heldout
 
     config = stored_config(folder)
@@ -94,27 +93,21 @@ async def measure_heldout(
     view = RunView(Console(highlight=False), quiet=quiet)
     try:
         run.events.subscribe(view)
-        train = {record["candidate"]: record for record in candidate_records(run.receipts)}
-        best = _best(run)
+        train = {record["candidate"]: record for record in run.records.candidates()}
+        best = run.records.best(run.config.evaluation.coverage_floor)
+        best_id = best["id"] if best else None
         with view:
-            measured = await heldout(run, candidates or chosen(run, best), reason="bco heldout")
+            measured = await heldout(run, candidates or chosen(run, best_id), reason="bco heldout")
         looks = run.receipts.heldout_looks()
     finally:
         run.close()
     rows = [
-        {"candidate": name, "name": train[name]["name"] if name in train else "", "best": name == best,
+        {"candidate": name, "name": train[name]["name"] if name in train else "", "best": name == best_id,
          "train": train[name]["mean"] if name in train else None, "heldout": outcome["mean"],
          "coverage": outcome["coverage"], "tasks": outcome["tasks"]}
         for name, outcome in measured.items()
     ]  # fmt: skip
     return {"candidates": rows, "looks": looks}, _heldout_table(rows, looks)
-
-
-def _best(run: Any) -> str | None:
-    from bco_graph.records import best_of
-
-    best = best_of(run.receipts, run.config.evaluation.coverage_floor)
-    return best["id"] if best else None
 
 
 def _heldout_table(rows: list[dict[str, Any]], looks: int) -> Table:

@@ -4,9 +4,55 @@ from __future__ import annotations
 
 from bco_graph.calibration import CalibrationRecord, Computed, calibration_block, record_of
 from bco_graph.config import RunConfig
+from bco_graph.errors import RunUnreadable
 from bco_graph.prediction import Prediction
 from bco_graph.receipts import Receipts
-from bco_graph.world_model import Document, HistoryRecord, WorldModel, render_document
+from bco_graph.state import JSON
+from bco_graph.world_model import Document, HistoryRecord, WorldModel, render_document, render_record
+
+
+class RunDocument:
+    """Kept in memory: built from the receipts when it is first asked, then extended by what they have gained, so that
+    no update reads or renders HISTORY again."""
+
+    def __init__(self, receipts: Receipts) -> None:
+        self._receipts = receipts
+        self._updated, self._graded = -1, -1
+        self._head = WorldModel()
+        self._history = ""
+        self._calibration: list[CalibrationRecord] = []
+
+    def head(self, iteration: int) -> WorldModel:
+        """The HEAD as the update of an iteration left it."""
+        self._take_in()
+        if iteration == self._updated:
+            return self._head
+        record = self._receipts.step(iteration, "document")
+        if record is None:
+            raise RunUnreadable(
+                f"{self._receipts.path} has no document of iteration {iteration}, which the checkpoint names: "
+                "the two files do not belong together"
+            )
+        return WorldModel.from_json(record["head"])
+
+    def text(self, *, calibration: bool) -> str:
+        """`world_model_calibration.md` as it should stand now, as `document_text` says it."""
+        self._take_in()
+        block = calibration_block(self._calibration) if calibration else ""
+        until_history = render_document(Document(head=self._head), calibration_block=block or None)
+        return f"{until_history.removesuffix(chr(10))}{self._history}\n"
+
+    def _take_in(self) -> None:
+        newest: JSON = None
+        for iteration, record in self._receipts.steps_after(self._updated, "document"):
+            self._updated, newest = iteration, record["head"]
+            self._history += f"\n\n{render_record(HistoryRecord(iteration=iteration, text=record['history']))}"
+        if newest is not None:
+            self._head = WorldModel.from_json(newest)
+        for iteration, grade in self._receipts.steps_after(self._graded, "graded"):
+            self._graded = iteration
+            prediction = self._receipts.step(iteration, "predict") or {}
+            self._calibration.append(_calibration_record(prediction["result"]["content"], grade["computed"]))
 
 
 def document_of(receipts: Receipts) -> Document:
@@ -17,22 +63,22 @@ def document_of(receipts: Receipts) -> Document:
     return Document(head=head, history=history)
 
 
-def calibration_records(receipts: Receipts) -> list[CalibrationRecord]:
-    """Stated confidence against verdict, for every graded prediction."""
+def document_text(receipts: Receipts, *, calibration: bool) -> str:
+    """The whole of `world_model_calibration.md`, from nothing but the receipts. `calibration`: with the block of the
+    proposer's record."""
     grades = {iteration: record for iteration, _, record in receipts.steps("graded")}
-    return [
-        record_of(
-            Prediction.from_json(record["result"]["content"]), Computed.model_validate(grades[iteration]["computed"])
-        )
+    records = [
+        _calibration_record(record["result"]["content"], grades[iteration]["computed"])
         for iteration, _, record in receipts.steps("predict")
         if record["result"] and iteration in grades
     ]
-
-
-def document_text(receipts: Receipts, *, calibration: bool) -> str:
-    """`world_model_calibration.md` as it should stand now. `calibration`: with the block of the proposer's record."""
-    block = calibration_block(calibration_records(receipts)) if calibration else ""
+    block = calibration_block(records) if calibration else ""
     return render_document(document_of(receipts), calibration_block=block or None)
+
+
+def _calibration_record(prediction: JSON, computed: JSON) -> CalibrationRecord:
+    """Stated confidence against verdict, for one graded prediction."""
+    return record_of(Prediction.from_json(prediction), Computed.model_validate(computed))
 
 
 def shows_calibration(config: RunConfig) -> bool:

@@ -20,13 +20,13 @@ from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 from langgraph.types import Command
 
-from bco_graph.binding import RunHandle
+from bco_graph.binding import LAST, RunHandle, begin, end
 from bco_graph.config import RunConfig, check_config, with_overrides
 from bco_graph.errors import RunError, RunUnreadable
 from bco_graph.events import Event
 from bco_graph.graph import create_bco, recursion_limit
 from bco_graph.run_folder import RunFolder
-from bco_graph.state import JSON, StopReason
+from bco_graph.state import JSON, CandidateSummary, StopReason
 
 THREAD = "run"
 
@@ -41,6 +41,7 @@ class Ended:
     stop: StopReason | Literal["drained"] | None
     awaited: dict[str, JSON] | None
     state: dict[str, Any]
+    candidates: list[CandidateSummary]
 
 
 async def drive(
@@ -69,14 +70,9 @@ async def drive(
 
 async def _drive(graph: Any, thread: dict[str, Any], run: Any, answer: JSON, control: RunControl) -> Ended:
     config = run.config
+    await _extend(graph, thread, config, await graph.aget_state(thread))
     snapshot = await graph.aget_state(thread)
-    await _extend(graph, thread, config, snapshot)
-    run.events.emit(
-        "run_started", _reached(snapshot), name=config.name, method=config.method,
-        iterations=config.iterations, tasks=len(run.tasks), target=config.roles.target,
-        sandbox=run.executor.sandbox.describe(), folder=str(run.config.run_dir),
-        candidates=snapshot.values.get("candidates", []),
-    )  # fmt: skip
+    begin(run, _reached(snapshot))
     given: Any = Command(resume=answer) if answer is not None else (None if snapshot.values or snapshot.next else {})
     drained = False
     try:
@@ -91,9 +87,10 @@ async def _drive(graph: Any, thread: dict[str, Any], run: Any, answer: JSON, con
         stop="drained" if drained else snapshot.values.get("stop") if not snapshot.next else None,
         awaited=_awaited(snapshot),
         state=dict(snapshot.values),
+        candidates=run.records.summaries(),
     )
-    if ended.awaited is None:
-        _say_end(run, ended)
+    if ended.awaited is None and not run.events.view.ended:
+        end(run, ended.state, ended.stop)
     return ended
 
 
@@ -104,15 +101,6 @@ def _reached(snapshot: Any) -> int:
     return iteration if still_open else iteration + 1
 
 
-def _say_end(run: Any, ended: Ended) -> None:
-    best = ended.state.get("best")
-    baseline = next((c for c in ended.state.get("candidates", []) if c["id"] == "iter_000"), None)
-    run.events.emit(
-        "run_ended", ended.state.get("iteration", 0), stop=ended.stop, best=best["id"] if best else None,
-        mean=best["mean"] if best else None, baseline=baseline["mean"] if baseline else None,
-    )  # fmt: skip
-
-
 async def _extend(graph: Any, thread: dict[str, Any], config: RunConfig, snapshot: Any) -> None:
     """A run that has ended goes on when what ended it no longer holds: more iterations, or another try."""
     stop = snapshot.values.get("stop")
@@ -120,8 +108,7 @@ async def _extend(graph: Any, thread: dict[str, Any], config: RunConfig, snapsho
         return
     if stop == "iterations" and snapshot.values["iteration"] >= config.iterations:
         return
-    last = "update" if config.method == "bco" else "evaluate"
-    await graph.aupdate_state(thread, {"stop": None}, as_node=last)
+    await graph.aupdate_state(thread, {"stop": None}, as_node=LAST[config.method])
 
 
 def _awaited(snapshot: Any) -> dict[str, JSON] | None:

@@ -18,7 +18,8 @@ from bco_graph.protocols import Task
 from bco_graph.receipts import Receipts, ResultRow
 from bco_graph.run_folder import DOCUMENTS, RunFolder, below, write_text
 from bco_graph.signature import signature_hits
-from bco_graph.state import JSON, REAL_OUTCOMES, Method
+from bco_graph.state import JSON, Method
+from bco_graph.task_tables import task_means
 
 
 class EvidenceSurface:
@@ -30,6 +31,8 @@ class EvidenceSurface:
         self.document = DOCUMENTS[method]
         self._store = store
         self._receipts = receipts
+        self._drawn: list[str] = []
+        self._cells: dict[str, str] = {}
 
     # -- before and during a step ------------------------------------------------------------------------------
 
@@ -95,13 +98,22 @@ class EvidenceSurface:
         ]  # fmt: skip
         write_json(self.folder.iteration(iteration) / "outcome.json", {**outcome, "rows": listed})
 
-    def write_tables(self, tasks: Sequence[Task], candidates: Sequence[Mapping[str, JSON]]) -> None:
-        """`task_score_matrix.csv` (a blank cell is no real result) and `candidates.csv`."""
-        ids = [str(candidate["candidate"]) for candidate in candidates]
-        means = {name: task_means(self._receipts.results("train", name)) for name in ids}
-        matrix = [["task", "type", *ids]]
-        matrix += [[t.id, t.type, *(_cell(means[name].get(t.id)) for name in ids)] for t in tasks]
-        write_text(self.root / "task_score_matrix.csv", _csv(matrix))
+    def write_scores(self, tasks: Sequence[Task], candidates: Sequence[str]) -> None:
+        """`task_score_matrix.csv`: a column for each candidate; a blank cell is no real result.
+
+        Rows of evaluated candidates do not change: each column is drawn once and kept.
+        """
+        if not self._drawn:
+            self._cells = {task.id: _csv([[task.id, task.type]]).removesuffix("\n") for task in tasks}
+        for name in candidates[len(self._drawn) :]:
+            means = task_means(self._receipts.scores("train", name))
+            for task in tasks:
+                self._cells[task.id] += f",{_cell(means.get(task.id))}"
+            self._drawn.append(name)
+        lines = [",".join(["task", "type", *self._drawn]), *self._cells.values()]
+        write_text(self.root / "task_score_matrix.csv", "\n".join(lines) + "\n")
+
+    def write_candidates(self, candidates: Sequence[Mapping[str, JSON]]) -> None:
         columns = ["candidate", "parent", "name", "mean", "coverage", "passed", "tasks"]
         columns += ["verdict"] if self.document == DOCUMENTS["bco"] else []
         rows = [[_cell(candidate.get(column)) for column in columns] for candidate in candidates]
@@ -117,15 +129,6 @@ class EvidenceSurface:
 def trace_name(task: str, repeat: int) -> str:
     name = quote(task, safe="")
     return f"{name}.json" if repeat == 0 else f"{name}__r{repeat}.json"
-
-
-def task_means(rows: Iterable[ResultRow]) -> dict[str, float]:
-    """Mean score of each task over its real results, in [0, 1]; tasks without one are left out."""
-    scores: dict[str, list[float]] = {}
-    for row in rows:
-        if row.kind in REAL_OUTCOMES and row.score is not None:
-            scores.setdefault(row.task, []).append(row.score)
-    return {task: sum(values) / len(values) for task, values in scores.items()}
 
 
 def write_json(path: Path, value: JSON) -> None:

@@ -58,14 +58,24 @@ def after_propose(state: BCOState) -> Literal["predict", "evaluate"]:
     return "evaluate" if state["proposal"]["failure"] else "predict"
 
 
-def after_evaluate(state: BCOState) -> Literal["grade", "update"]:
+def after_evaluate(state: BCOState) -> Literal["grade", "update", "__end__"]:
     """The baseline, and an iteration without a candidate, have no prediction to grade."""
+    if _cut_off(state):
+        return "__end__"
     baseline = state["iteration"] == 0
     return "update" if baseline or state["outcome"]["candidate"] is None else "grade"
 
 
-def next_round(state: BCOState) -> Literal["propose", "__end__"]:
-    return "__end__" if state["stop"] else "propose"
+def next_round(state: BCOState) -> Literal["propose", "evaluate", "__end__"]:
+    """A run that goes on first ends the evaluation that a budget cut off."""
+    if state["stop"]:
+        return "__end__"
+    return "evaluate" if _cut_off(state) else "propose"
+
+
+def _cut_off(state: BCOState) -> bool:
+    """Whether the evaluation of the baseline or of the staged edit has not come to its end."""
+    return "outcome" not in state or ("proposal" in state and state["proposal"]["iteration"] > state["iteration"])
 
 
 def recursion_limit(config: RunConfig) -> int:

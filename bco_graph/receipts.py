@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bco_graph.errors import RunUnreadable
-from bco_graph.state import JSON, OutcomeKind, Split
+from bco_graph.state import JSON, REAL_OUTCOMES, OutcomeKind, Split
 
 SCHEMA_VERSION = 1
 _SMALLEST_BYTES = 512
@@ -40,6 +40,8 @@ create table if not exists calls (
   usd real, seconds real not null, request text not null, response text not null, changes text not null,
   at real not null);
 create index if not exists calls_by_job on calls (candidate, task, repeat);
+create index if not exists calls_by_role on calls
+  (role, deployment, cached, attempts, prompt_tokens, completion_tokens, usd, seconds);
 create table if not exists heldout (
   id integer primary key, candidate text not null, reason text not null, at real not null);
 """
@@ -160,6 +162,11 @@ class Receipts:
                 (split, candidate),
             ).rowcount
 
+    def drop_results(self, split: Split, candidate: str) -> None:
+        """Forget rows that are void."""
+        with self._write() as db:
+            db.execute("delete from results where split=? and candidate=?", (split, candidate))
+
     def results(self, split: Split, candidate: str | None = None) -> list[ResultRow]:
         """Rows in the order of (candidate, task, repeat)."""
         where, args = ("", ()) if candidate is None else (" and candidate=?", (candidate,))
@@ -170,6 +177,15 @@ class Receipts:
             *args,
         )
         return [_result(row) for row in rows]
+
+    def scores(self, split: Split, candidate: str) -> list[tuple[str, float]]:
+        """Task and score of each real result of a candidate, in the order of (task, repeat)."""
+        rows = self._all(
+            "select task, kind, score from results where split=? and candidate=? order by task, repeat",
+            split,
+            candidate,
+        )
+        return [(task, score) for task, kind, score in rows if kind in REAL_OUTCOMES]
 
     # -- steps -----------------------------------------------------------------------------------------------
 
@@ -187,6 +203,13 @@ class Receipts:
         where, args = ("", ()) if step is None else (" where step=?", (step,))
         rows = self._all(f"select iteration, step, record from steps{where} order by iteration, at", *args)
         return [(row[0], row[1], _parsed(row[2])) for row in rows]
+
+    def steps_after(self, iteration: int, step: str) -> Iterator[tuple[int, dict[str, JSON]]]:
+        """(iteration, record) of one step past an iteration, in order; one record at a time is held."""
+        sql = "select iteration, record from steps where iteration>? and step=? order by iteration limit 1"
+        while (row := self._one(sql, iteration, step)) is not None:
+            iteration = row[0]
+            yield iteration, _parsed(row[1])
 
     # -- calls -----------------------------------------------------------------------------------------------
 

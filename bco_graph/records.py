@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import TypedDict, cast
 
 from bco_graph.calibration import Computed, SignatureHits, compute
 from bco_graph.evaluation.service import sum_up
-from bco_graph.evidence import task_means
 from bco_graph.prediction import Prediction
 from bco_graph.receipts import Receipts
-from bco_graph.selection import Standing, best
-from bco_graph.state import JSON, Best, Verdict
-from bco_graph.task_tables import unstable_tasks
+from bco_graph.selection import Standing, best, rank
+from bco_graph.state import JSON, Best, CandidateSummary, Outcome, Verdict
+from bco_graph.task_tables import Flips, task_means, unstable_tasks
+
+SHOWN = 20
+"""Candidates that a proposer is shown of the best, and of the newest; `candidates.csv` has them all."""
 
 
 class CandidateRecord(TypedDict):
@@ -29,98 +32,140 @@ class CandidateRecord(TypedDict):
     verdict: Verdict | None
 
 
-def candidate_records(receipts: Receipts) -> list[CandidateRecord]:
-    """Every evaluated candidate in the order of iterations, the baseline first."""
-    names = {i: record["result"]["name"] for i, _, record in receipts.steps("propose") if record["result"]}
-    verdicts = {i: record["verdict"] for i, _, record in receipts.steps("graded")}
-    return [
-        CandidateRecord(
-            candidate=outcome["candidate"], iteration=iteration, parent=outcome["parent"],
-            name=names.get(iteration, "baseline" if iteration == 0 else ""), mean=outcome["mean"],
-            coverage=outcome["coverage"], passed=outcome["passed"], tasks=outcome["tasks"],
-            verdict=verdicts.get(iteration),
-        )
-        for iteration, _, outcome in receipts.steps("evaluate")
-        if outcome["candidate"] is not None
-    ]  # fmt: skip
+class Records:
+    """Kept in memory: built from the receipts when it is first asked, then extended by what they have gained.
 
-
-def best_of(receipts: Receipts, coverage_floor: float) -> Best | None:
-    """The best candidate by the one ranking function, the baseline among them; None while nothing is eligible."""
-    standings = [
-        Standing(
-            id=record["candidate"],
-            iteration=record["iteration"],
-            mean=record["mean"],
-            coverage=record["coverage"],
-            n=round(record["coverage"] * record["tasks"]),
-        )
-        for record in candidate_records(receipts)
-    ]
-    first = best(standings, coverage_floor=coverage_floor)
-    return Best(id=first.id, mean=cast(float, first.mean)) if first else None
-
-
-def candidates_table(receipts: Receipts) -> str:
-    """The candidates as a Markdown table."""
-    lines = ["| candidate | parent | name | mean score | coverage |", "| --- | --- | --- | --- | --- |"]
-    for record in candidate_records(receipts):
-        mean = "none" if record["mean"] is None else f"{record['mean']:.3f}"
-        lines.append(
-            f"| {record['candidate']} | {record['parent'] or ''} | {record['name']} | {mean} "
-            f"| {record['coverage']:.2f} |"
-        )
-    return "\n".join(lines)
-
-
-def score_history(receipts: Receipts, *, before: int | None = None) -> dict[str, list[float]]:
-    """Each task's mean score over the candidates evaluated before an iteration (None: over all), in their order."""
-    history: dict[str, list[float]] = {}
-    for record in candidate_records(receipts):
-        if before is not None and record["iteration"] >= before:
-            continue
-        for task, mean in task_means(receipts.results("train", record["candidate"])).items():
-            history.setdefault(task, []).append(mean)
-    return history
-
-
-def computed_grade(
-    receipts: Receipts,
-    prediction: Prediction,
-    candidate: str,
-    iteration: int,
-    *,
-    hits: Callable[[str], int | None],
-    coverage_floor: float,
-) -> Computed:
-    """The mechanical grade of a candidate, from the rows as they stand.
-
-    `hits` counts the traces of a candidate that hold the live signature; what it cannot search in time (None) counts as
-    not found, so that no belief moves on it.
+    So a question costs the same however many iterations there were. Nothing is here that the receipts do not say.
     """
-    return compute(
-        prediction,
-        candidate_rows=receipts.results("train", candidate),
-        parent_rows=receipts.results("train", prediction.base),
-        # The graded candidate itself is no evidence of noise: a repaired task that breaks now is a regression.
-        history_scores=score_history(receipts, before=iteration),
-        signature_hits=SignatureHits(candidate_tasks=hits(candidate) or 0, parent_tasks=hits(prediction.base) or 0),
-        coverage_floor=coverage_floor,
-    )
+
+    def __init__(self, receipts: Receipts) -> None:
+        self._receipts = receipts
+        self._read: dict[str, int] = {}
+        self._names: dict[int, str] = {0: "baseline"}
+        self._attacked: Counter[str] = Counter()
+        self._candidates: dict[int, CandidateRecord] = {}
+        self._standings: list[Standing] = []
+        self._flips = Flips()
+        self._failed_in_a_row = 0
+
+    def candidates(self) -> list[CandidateRecord]:
+        """Every evaluated candidate in the order of iterations, the baseline first."""
+        self._take_in()
+        return list(self._candidates.values())
+
+    def summaries(self) -> list[CandidateSummary]:
+        return [
+            CandidateSummary(id=r["candidate"], parent=r["parent"], mean=r["mean"], coverage=r["coverage"])
+            for r in self.candidates()
+        ]
+
+    def best(self, coverage_floor: float) -> Best | None:
+        """The best candidate by the one ranking function, the baseline among them; None while nothing is eligible."""
+        self._take_in()
+        first = best(self._standings, coverage_floor=coverage_floor)
+        return Best(id=first.id, mean=cast(float, first.mean)) if first else None
+
+    def failed_in_a_row(self) -> int:
+        """How many of the newest iterations have no candidate."""
+        self._take_in()
+        return self._failed_in_a_row
+
+    def attempts_on(self, failure_mode: str) -> int:
+        """How many proposals before the newest attacked a failure mode of this very name."""
+        self._take_in()
+        return max(0, self._attacked[_plain(failure_mode)] - 1)
+
+    def stable_tasks(self, candidate: str, *, before: int) -> list[str]:
+        """Tasks of a candidate that no evidence from before an iteration calls unstable."""
+        self._take_in()
+        rows = self._receipts.results("train", candidate)
+        return sorted({row.task for row in rows} - unstable_tasks([rows], self._flips.before(before)))
+
+    def computed_grade(
+        self,
+        prediction: Prediction,
+        candidate: str,
+        iteration: int,
+        *,
+        hits: Callable[[str], int | None],
+        coverage_floor: float,
+    ) -> Computed:
+        """The mechanical grade of a candidate, from the rows as they stand.
+
+        `hits` counts the traces of a candidate that hold the live signature; what it cannot search in time (None)
+        counts as not found, so that no belief moves on it.
+        """
+        self._take_in()
+        return compute(
+            prediction,
+            candidate_rows=self._receipts.results("train", candidate),
+            parent_rows=self._receipts.results("train", prediction.base),
+            # The graded candidate itself is no evidence of noise: a repaired task that breaks now is a regression.
+            flipping=self._flips.before(iteration),
+            signature_hits=SignatureHits(candidate_tasks=hits(candidate) or 0, parent_tasks=hits(prediction.base) or 0),
+            coverage_floor=coverage_floor,
+        )
+
+    def candidates_table(self, coverage_floor: float) -> str:
+        """The candidates as a Markdown table; of many, the best and the newest, with a line that says so."""
+        found = self.candidates()
+        shown = found
+        if len(found) > 2 * SHOWN:
+            top = set(rank(self._standings, coverage_floor=coverage_floor)[:SHOWN])
+            top |= {record["candidate"] for record in found[-SHOWN:]}
+            shown = [record for record in found if record["candidate"] in top]
+        lines = ["| candidate | parent | name | mean score | coverage |", "| --- | --- | --- | --- | --- |"]
+        lines += [_table_line(record) for record in shown]
+        if len(shown) < len(found):
+            lines += [
+                "",
+                f"[kept {len(shown)} of {len(found)} candidates, the {SHOWN} best and the {SHOWN} newest; all of them "
+                "are in candidates.csv]",
+            ]
+        return "\n".join(lines)
+
+    def _take_in(self) -> None:
+        # Verdicts and outcomes are read first: what they rest on was written before them, also by another process.
+        verdicts = [(iteration, record["verdict"]) for iteration, record in self._new("graded")]
+        outcomes = [(iteration, cast(Outcome, record)) for iteration, record in self._new("evaluate")]
+        for iteration, proposal in self._new("propose"):
+            if result := proposal["result"]:
+                self._names[iteration] = result["name"]
+                self._attacked[_plain(result["failure_mode"])] += 1
+        for iteration, outcome in outcomes:
+            self._take_in_outcome(iteration, outcome)
+        for iteration, verdict in verdicts:
+            self._candidates[iteration]["verdict"] = verdict
+
+    def _new(self, step: str) -> Iterator[tuple[int, dict[str, JSON]]]:
+        for iteration, record in self._receipts.steps_after(self._read.get(step, -1), step):
+            self._read[step] = iteration
+            yield iteration, record
+
+    def _take_in_outcome(self, iteration: int, outcome: Outcome) -> None:
+        self._failed_in_a_row = self._failed_in_a_row + 1 if outcome["failure"] else 0
+        candidate = outcome["candidate"]
+        if candidate is None:
+            return
+        record = CandidateRecord(
+            candidate=candidate, iteration=iteration, parent=outcome["parent"], name=self._names.get(iteration, ""),
+            mean=outcome["mean"], coverage=outcome["coverage"], passed=outcome["passed"], tasks=outcome["tasks"],
+            verdict=None,
+        )  # fmt: skip
+        n = round(record["coverage"] * record["tasks"])
+        self._candidates[iteration] = record
+        self._standings.append(Standing(candidate, iteration, record["mean"], record["coverage"], n))
+        self._flips.add(iteration, task_means(self._receipts.scores("train", candidate)))
 
 
-def stable_tasks(receipts: Receipts, candidate: str) -> list[str]:
-    """Tasks of a candidate that no evidence so far calls unstable."""
-    rows = receipts.results("train", candidate)
-    unsteady = unstable_tasks([rows], score_history(receipts))
-    return sorted({row.task for row in rows} - set(unsteady))
+def _plain(failure_mode: str) -> str:
+    return " ".join(failure_mode.lower().split())
 
 
-def attempts_on(receipts: Receipts, failure_mode: str) -> int:
-    """How many earlier proposals attacked a failure mode of this very name."""
-    wanted = " ".join(failure_mode.lower().split())
-    made = [record["result"]["failure_mode"] for _, _, record in receipts.steps("propose") if record["result"]]
-    return max(0, sum(" ".join(mode.lower().split()) == wanted for mode in made) - 1)
+def _table_line(record: CandidateRecord) -> str:
+    mean = "none" if record["mean"] is None else f"{record['mean']:.3f}"
+    name, parent = record["name"], record["parent"] or ""
+    return f"| {record['candidate']} | {parent} | {name} | {mean} | {record['coverage']:.2f} |"
 
 
 def cut(text: str, limit: int, where: str) -> str:

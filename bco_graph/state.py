@@ -8,18 +8,18 @@ key            written by   holds
 iteration      evaluate     number of the iteration last evaluated (0 is the untouched baseline)
 stop           evaluate     why the run ended, or None while it goes on
 outcome        evaluate     aggregate of the iteration's evaluation, or why there was none
-candidates     evaluate     append-only summaries of the evaluated candidates
 best           evaluate     what `selection.rank` says over all candidates
 proposal       propose      the staged edit, or why there is none
 prediction     predict      the sealed prediction (method `bco`)
 grade          grade        verdict, cause, computed figures, the proposer's reading (method `bco`)
-world_model    update       the HEAD of the world model (method `bco`); its HISTORY lives in the run folder
+world_model    update       which document of the run folder stands: HEAD and HISTORY lie there (method `bco`)
+
+All of it is bounded: nothing here grows with the number of iterations, for a checkpoint holds the whole of it.
 """
 
 from __future__ import annotations
 
-import operator
-from typing import Annotated, Any, Literal, TypeAlias, TypedDict
+from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
 
 JSON: TypeAlias = Any
 """A value that `json.dumps(..., allow_nan=False)` takes and `json.loads` gives back unchanged."""
@@ -106,6 +106,8 @@ class Grade(TypedDict):
 
 
 class CandidateSummary(TypedDict):
+    """What the command line and the event of a start say of an evaluated candidate; no part of the state."""
+
     id: str
     parent: str | None
     mean: float | None
@@ -117,26 +119,34 @@ class Best(TypedDict):
     mean: float
 
 
+class WorldModelReference(TypedDict):
+    """The HEAD that the update of an iteration left, with how many beliefs and experiments it shows."""
+
+    iteration: int
+    beliefs: int
+    experiments: int
+
+
 class BCOState(TypedDict, total=False):
     """All keys; extend this class to add your own to a graph that contains ours."""
 
     iteration: int
     stop: StopReason | None
     outcome: Outcome
-    candidates: Annotated[list[CandidateSummary], operator.add]
     best: Best | None
     proposal: Proposal
     prediction: SealedPrediction
     grade: Grade
-    world_model: dict[str, JSON]
+    world_model: WorldModelReference
 
 
 class EvaluateUpdate(TypedDict):
-    iteration: int
+    """An evaluation that a budget cut off gives `stop` alone: its iteration has not been evaluated."""
+
+    iteration: NotRequired[int]
     stop: StopReason | None
-    outcome: Outcome
-    candidates: list[CandidateSummary]
-    best: Best | None
+    outcome: NotRequired[Outcome]
+    best: NotRequired[Best | None]
 
 
 class ProposeUpdate(TypedDict):
@@ -152,7 +162,7 @@ class GradeUpdate(TypedDict):
 
 
 class UpdateUpdate(TypedDict):
-    world_model: dict[str, JSON]
+    world_model: WorldModelReference
 
 
 def candidate_id(iteration: int) -> str:

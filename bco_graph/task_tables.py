@@ -6,7 +6,6 @@ Only real results count, and only tasks that have them on both sides are compare
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import pairwise
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -43,7 +42,7 @@ class TaskTables:
         subset: PredictedSubset,
         rows: Sequence[ResultRow],
         parent_rows: Sequence[ResultRow],
-        history_scores: Mapping[str, Sequence[float]],
+        flipping: Collection[str],
     ) -> None:
         self.types = _types([*rows, *parent_rows])
         scores, parent_scores = scores_by_pair(rows), scores_by_pair(parent_rows)
@@ -53,7 +52,7 @@ class TaskTables:
         self.shared = now.keys() & before.keys()
         self.now = {task: mean(now[task]) for task in self.shared}
         self.before = {task: mean(before[task]) for task in self.shared}
-        self.stable = self.shared - unstable_tasks([rows, parent_rows], history_scores)
+        self.stable = self.shared - unstable_tasks([rows, parent_rows], flipping)
         named = set(subset.tasks) & self.types.keys()
         self.subset = named | {task for task, type_ in self.types.items() if type_ in subset.types}
         self.stable_subset = self.subset & self.stable
@@ -89,19 +88,49 @@ class TaskTables:
         }
 
 
-def unstable_tasks(arms: Iterable[Sequence[ResultRow]], history_scores: Mapping[str, Sequence[float]]) -> set[str]:
-    """Tasks whose score is no steady thing: repeats of one arm's candidate disagree on pass and fail, or the scores
-    across candidates (per task, in the order of their evaluation) flip back and forth."""
-    unsteady = {task for task, scores in history_scores.items() if flips(scores)}
+def unstable_tasks(arms: Iterable[Sequence[ResultRow]], flipping: Collection[str]) -> set[str]:
+    """Tasks whose score is no steady thing: repeats of one arm's candidate disagree on pass and fail, or the task is
+    among the `flipping` ones, as `Flips` says."""
+    unsteady = set(flipping)
     for rows in arms:
         unsteady |= {task for task, scores in _by_task(scores_by_pair(rows)).items() if _disagree(scores)}
     return unsteady
 
 
-def flips(scores: Sequence[float]) -> bool:
-    """Whether a task's scores across candidates go back and forth: pass and fail change places at least twice."""
-    passes = [checked_share(score, "a task's mean score") >= PASS_AT for score in scores]
-    return sum(a != b for a, b in pairwise(passes)) >= 2
+class Flips:
+    """Tasks whose scores across candidates go back and forth: pass and fail change places at least twice.
+
+    Candidates are added in the order of their evaluation. Only what the last one passed is kept, so that one more costs
+    the same however many came before.
+    """
+
+    def __init__(self) -> None:
+        self._passed: dict[str, bool] = {}
+        self._changes: dict[str, int] = {}
+        self._since: dict[str, int] = {}
+
+    def add(self, iteration: int, means: Mapping[str, float]) -> None:
+        """Mean scores of the candidate of an iteration; a task without a real result is left out."""
+        for task, score in means.items():
+            passed = checked_share(score, "a task's mean score") >= PASS_AT
+            if self._passed.setdefault(task, passed) == passed:
+                continue
+            self._passed[task] = passed
+            self._changes[task] = self._changes.get(task, 0) + 1
+            if self._changes[task] == 2:
+                self._since[task] = iteration
+
+    def before(self, iteration: int) -> set[str]:
+        """What the candidates of earlier iterations say alone."""
+        return {task for task, since in self._since.items() if since < iteration}
+
+
+def task_means(scores: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Mean score of each task, in [0, 1], from (task, score) of its real results."""
+    by_task: dict[str, list[float]] = {}
+    for task, score in scores:
+        by_task.setdefault(task, []).append(score)
+    return {task: mean(values) for task, values in by_task.items()}
 
 
 def _disagree(scores: Sequence[float]) -> bool:

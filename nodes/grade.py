@@ -13,7 +13,6 @@ from bco_graph.calibration import Computed, differences
 from bco_graph.distill import distill_of, render_distill
 from bco_graph.errors import SubmissionRefused
 from bco_graph.prediction import Prediction, render_prediction
-from bco_graph.records import candidate_records, computed_grade
 from bco_graph.runtime import RunContext
 from bco_graph.state import JSON, BCOState, Grade, GradeUpdate
 from bco_graph.steps import perform
@@ -26,8 +25,7 @@ async def grade(state: BCOState, *, run: RunContext) -> GradeUpdate:
     outcome = state["outcome"]
     iteration, candidate = outcome["iteration"], cast(str, outcome["candidate"])
     prediction = Prediction.from_json(state["prediction"]["content"])
-    computed = computed_grade(
-        run.receipts,
+    computed = run.records.computed_grade(
         prediction,
         candidate,
         iteration,
@@ -50,7 +48,7 @@ async def grade(state: BCOState, *, run: RunContext) -> GradeUpdate:
     run.evidence.write_text(
         iteration, "grade.md", render_distill(distill_of(prediction, computed, made, grading=run.config.grading))
     )
-    run.evidence.write_tables(run.tasks, candidate_records(run.receipts))
+    run.evidence.write_candidates(run.records.candidates())
     run.events.emit(
         "grade", iteration, candidate=candidate, verdict=made["verdict"], cause=made["cause"],
         subset_change=computed.subset_change, losses=len(computed.regressions), bound=prediction.downside_bound,

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from bco_graph.errors import SubmissionRefused
 from bco_graph.prediction import build_prediction, check_prediction, render_prediction, seal
-from bco_graph.records import attempts_on, cut, stable_tasks
+from bco_graph.records import cut
 from bco_graph.runtime import RunContext
 from bco_graph.state import JSON, BCOState, PredictUpdate, Proposal, SealedPrediction, candidate_id
 from bco_graph.steps import perform
@@ -23,7 +23,7 @@ DIFF_CHARACTERS = 20_000
 async def predict(state: BCOState, *, run: RunContext) -> PredictUpdate:
     proposal = state["proposal"]
     iteration = proposal["iteration"]
-    world_model = WorldModel.from_json(state["world_model"])
+    world_model = run.document.head(state["world_model"]["iteration"])
     patch = run.candidates.diff(run.candidates.tree(proposal["parent"]), proposal["tree"])
     where = f"iterations/{candidate_id(iteration)}/diff.patch"
     record = await perform(
@@ -47,14 +47,14 @@ async def predict(state: BCOState, *, run: RunContext) -> PredictUpdate:
 
 
 def _accept(run: RunContext, proposal: Proposal, world_model: WorldModel, submission: BaseModel) -> dict[str, JSON]:
-    attempts = attempts_on(run.receipts, proposal["failure_mode"])
+    attempts = run.records.attempts_on(proposal["failure_mode"])
     prediction = build_prediction(proposal, cast(PredictSubmission, submission), attempts=attempts)
     reasons = check_prediction(
         prediction,
         task_ids=[task.id for task in run.tasks],
         types=sorted({task.type for task in run.tasks}),
         belief_ids=[belief.id for belief in world_model.beliefs],
-        stable_tasks=stable_tasks(run.receipts, proposal["parent"]),
+        stable_tasks=run.records.stable_tasks(proposal["parent"], before=proposal["iteration"]),
         attempts=attempts,
     )
     if reasons:

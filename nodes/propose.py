@@ -9,13 +9,11 @@ from pydantic import BaseModel
 
 from bco_graph.config import nearest
 from bco_graph.errors import SubmissionRefused
-from bco_graph.records import candidates_table
 from bco_graph.runtime import RunContext
 from bco_graph.signature import signature_fault
 from bco_graph.state import JSON, BCOState, Failure, Proposal, ProposeUpdate, candidate_id
 from bco_graph.steps import perform
 from bco_graph.submissions import ProposeSubmission, ProposeWithBeliefs
-from bco_graph.world_model import WorldModel
 
 _SHOWN = ("parent", "name", "mode", "beliefs", "mechanism", "failure_mode")
 
@@ -25,12 +23,12 @@ async def propose(state: BCOState, *, run: RunContext) -> ProposeUpdate:
     best = state.get("best")
     suggested = best["id"] if best else candidate_id(0)
     run.evidence.open_scaffold(iteration, run.candidates.tree(suggested))
-    known = _belief_ids(state) if run.config.method == "bco" else frozenset()
+    known = _belief_ids(state, run) if run.config.method == "bco" else frozenset()
     record = await perform(
         run, "propose", iteration,
         schema=ProposeWithBeliefs if run.config.method == "bco" else ProposeSubmission,
         accept=partial(_accept, run, iteration, known), parent=suggested,
-        candidates=candidates_table(run.receipts), suggested_parent=suggested,
+        candidates=run.records.candidates_table(run.config.evaluation.coverage_floor), suggested_parent=suggested,
     )  # fmt: skip
     if record["result"] is None:
         return {"proposal": _no_proposal(iteration, suggested, cast(Failure, record["failure"]))}
@@ -98,5 +96,5 @@ def _no_proposal(iteration: int, parent: str, failure: Failure) -> Proposal:
     )  # fmt: skip
 
 
-def _belief_ids(state: BCOState) -> frozenset[str]:
-    return frozenset(belief.id for belief in WorldModel.from_json(state["world_model"]).beliefs)
+def _belief_ids(state: BCOState, run: RunContext) -> frozenset[str]:
+    return frozenset(belief.id for belief in run.document.head(state["world_model"]["iteration"]).beliefs)

@@ -14,10 +14,10 @@ from pydantic import BaseModel
 
 from bco_graph.calibration import Computed, touched_beliefs
 from bco_graph.distill import distill_of, render_distill
-from bco_graph.document import document_text, shows_calibration
+from bco_graph.document import shows_calibration
 from bco_graph.prediction import Prediction
 from bco_graph.runtime import RunContext
-from bco_graph.state import JSON, BCOState, UpdateUpdate, candidate_id
+from bco_graph.state import JSON, BCOState, UpdateUpdate, WorldModelReference, candidate_id
 from bco_graph.steps import StepRecord, perform
 from bco_graph.world_model import Delta, Experiment, WorldModel, apply, compact, history_record, record_experiment
 
@@ -27,14 +27,18 @@ EDIT_CHARACTERS = 400
 
 async def update(state: BCOState, *, run: RunContext) -> UpdateUpdate:
     iteration = state["outcome"]["iteration"]
-    head = WorldModel.from_json(state["world_model"]) if "world_model" in state else WorldModel()
-    done = run.receipts.step(iteration, "document")
-    if done is None:
+    if run.receipts.step(iteration, "document") is None:
+        head = run.document.head(state["world_model"]["iteration"]) if "world_model" in state else WorldModel()
         done = await _document(state, run, iteration, head)
         run.receipts.add_step(iteration, "document", done)
         run.events.emit("beliefs", iteration, changes=done["changes"])
-    run.evidence.write_document(document_text(run.receipts, calibration=shows_calibration(run.config)))
-    return {"world_model": done["head"]}
+    run.evidence.write_document(run.document.text(calibration=shows_calibration(run.config)))
+    head = run.document.head(iteration)
+    return {
+        "world_model": WorldModelReference(
+            iteration=iteration, beliefs=len(head.beliefs), experiments=len(head.experiments)
+        )
+    }
 
 
 async def _document(state: BCOState, run: RunContext, iteration: int, head: WorldModel) -> dict[str, JSON]:

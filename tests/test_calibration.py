@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from bco_graph.prediction import Prediction
 from bco_graph.receipts import ResultRow
 from bco_graph.state import OutcomeKind, Split, Verdict
 from bco_graph.submissions import OwnNumbers
-from bco_graph.task_tables import unstable_tasks
+from bco_graph.task_tables import Flips, unstable_tasks
 
 Scores = Mapping[str, Any]
 """Task -> score, or a list with one score per repeat; None: the endpoint failed. The letter before the digits of a
@@ -67,7 +67,7 @@ def grade(
     after: Scores,
     *,
     pred: Prediction | None = None,
-    history: Mapping[str, Sequence[float]] | None = None,
+    flipping: Collection[str] = (),
     hits: tuple[int, int] = (1, 0),
     floor: float = 0.9,
 ) -> Computed:
@@ -75,7 +75,7 @@ def grade(
         pred or prediction(),
         candidate_rows=rows("iter_003", after),
         parent_rows=rows("iter_001", before),
-        history_scores=history or {},
+        flipping=flipping,
         signature_hits=SignatureHits(*hits),
         coverage_floor=floor,
     )
@@ -114,7 +114,7 @@ def test_a_timeout_is_the_scaffolds_own_miss() -> None:
     late = [row("iter_003", "a1", 0.0, kind="timeout"), row("iter_003", "a2", 0.0, kind="context_overflow")]
     computed = compute(
         prediction(), late, rows("iter_001", {"a1": 1, "a2": 1}),
-        history_scores={}, signature_hits=SignatureHits(1, 0), coverage_floor=0.9,
+        flipping=(), signature_hits=SignatureHits(1, 0), coverage_floor=0.9,
     )  # fmt: skip
     assert (computed.coverage, computed.regressions, computed.subset_change) == (1.0, ("a1", "a2"), -1.0)
 
@@ -150,18 +150,28 @@ def test_changes_smaller_than_float_noise_are_none() -> None:
     ],
 )  # fmt: skip
 def test_a_score_row_that_flips_back_and_forth_is_unstable(scores: list[float], unsteady: bool) -> None:
-    assert unstable_tasks([], {"a1": scores}) == ({"a1"} if unsteady else set())
+    flips = Flips()
+    for iteration, score in enumerate(scores):
+        flips.add(iteration, {"a1": score})
+    assert flips.before(len(scores)) == ({"a1"} if unsteady else set())
+
+
+def test_a_flip_counts_from_the_candidate_after_the_one_that_made_it() -> None:
+    flips = Flips()
+    for iteration, means in {0: {"a1": 0, "b1": 0}, 2: {"a1": 1}, 5: {"a1": 0, "b1": 1}, 6: {"b1": 0}}.items():
+        flips.add(iteration, means)
+    assert [flips.before(iteration) for iteration in (5, 6, 7)] == [set(), {"a1"}, {"a1", "b1"}]
 
 
 def test_repeats_that_disagree_on_pass_and_fail_are_unstable_on_either_side() -> None:
-    assert unstable_tasks([rows("iter_001", {"a1": [1, 0], "a2": [1, None, 0.5], "a3": [0.4, 0]})], {}) == {"a1"}
+    assert unstable_tasks([rows("iter_001", {"a1": [1, 0], "a2": [1, None, 0.5], "a3": [0.4, 0]})], ()) == {"a1"}
     assert grade({"a1": [1, 0], "a2": 0}, {"a1": [1, 1], "a2": 1}).unstable == ("a1",)
     assert grade({"a1": [1, 1], "a2": 0}, {"a1": [0, 1], "a2": 1}).unstable == ("a1",)
 
 
 def test_an_unstable_task_is_listed_and_enters_nothing_but_the_overall_change() -> None:
     before, after = {"a1": 1, "a2": 0, "b1": 1, "b2": 1}, {"a1": 0, "a2": 1, "b1": 0, "b2": 1}
-    computed = grade(before, after, history={"a1": [1, 0, 1], "b1": [0, 1, 0, 1], "c9": [0, 1, 0]})
+    computed = grade(before, after, flipping={"a1", "b1", "c9"})
     assert computed.unstable == ("a1", "b1")
     assert (computed.subset_change, computed.subset_n, computed.subset_tasks) == (1.0, 1, 2)
     assert (computed.regressions, computed.blind_spots, computed.breakthroughs) == ((), (), ("a2",))
@@ -280,7 +290,7 @@ def test_changes_that_cancel_out_are_an_effect() -> None:
 
 
 def test_inert_looks_at_the_stable_subset_only() -> None:
-    computed = grade({"a1": 0, "a2": 1, "b1": 1}, {"a1": 0, "a2": 0, "b1": 0}, history={"a2": [1, 0, 1]})
+    computed = grade({"a1": 0, "a2": 1, "b1": 1}, {"a1": 0, "a2": 0, "b1": 0}, flipping={"a2"})
     assert (computed.verdict, computed.regressions, computed.downside_bound_kept) == ("inert", ("b1",), False)
 
 
@@ -299,7 +309,7 @@ def test_too_few_results_on_either_side_decide_nothing_whatever_else_is_true(sho
 
 
 def test_a_subset_without_a_stable_shared_task_decides_nothing() -> None:
-    flipped = grade({"a1": 0, "b1": 0}, {"a1": 1, "b1": 0}, history={"a1": [0, 1, 0]})
+    flipped = grade({"a1": 0, "b1": 0}, {"a1": 1, "b1": 0}, flipping={"a1"})
     assert (flipped.verdict, flipped.subset_change, flipped.interval_hit) == ("undecided", None, None)
     empty = grade({}, {})
     assert (empty.verdict, empty.coverage, empty.overall_change, empty.net_effect_sign_right) == (
@@ -335,7 +345,7 @@ def test_rows_that_cannot_be_compared_are_refused(wrong: ResultRow, said: str) -
     with pytest.raises(ValueError, match=said):
         compute(
             prediction(), [*good, wrong], rows("iter_001", {"a2": 1}),
-            history_scores={}, signature_hits=SignatureHits(1, 0), coverage_floor=0.9,
+            flipping=(), signature_hits=SignatureHits(1, 0), coverage_floor=0.9,
         )  # fmt: skip
 
 

@@ -37,7 +37,7 @@ def computed() -> Computed:
         PREDICTION,
         candidate_rows=[row("iter_016", "t1", "sum", 1), *(row("iter_016", task, "map", 0) for task in ("t2", "t3"))],
         parent_rows=[row("iter_015", "t1", "sum", 0), row("iter_015", "t2", "map", 1), row("iter_015", "t3", "map", 0)],
-        history_scores={"t3": [0, 1, 0]},
+        flipping={"t3"},
         signature_hits=SignatureHits(2, 0),
         coverage_floor=0.9,
     )  # fmt: skip

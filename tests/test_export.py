@@ -144,8 +144,8 @@ async def test_a_recorded_run_is_played_again_without_a_model_and_comes_to_the_s
     proposer = {"kind": "replay", "recording": str(tmp_path / "rec")}
     again = check_config({**config.model_dump(), "runs": str(tmp_path / "again"), "proposer": proposer})
     replayed = await drive(again, suite=suite, extra_cache=tmp_path / "rec" / "cache.sqlite", offline=True)
-    assert live.state["candidates"] == replayed.state["candidates"]
-    assert [item["mean"] for item in replayed.state["candidates"]] == [0.0, 0.5]
+    assert live.candidates == replayed.candidates
+    assert [item["mean"] for item in replayed.candidates] == [0.0, 0.5]
     assert live.state["world_model"] == replayed.state["world_model"]
 
 

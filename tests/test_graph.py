@@ -18,6 +18,8 @@ from bco_graph.errors import RunMismatch, StepFailed
 from bco_graph.graph import create_bco, recursion_limit
 from bco_graph.protocols import Step, StepResult, T
 from bco_graph.receipts import Receipts
+from bco_graph.report.verify import verify
+from bco_graph.run_folder import RunFolder
 from bco_graph.state import BCOState
 from bco_graph.testing import Reply, ScriptedModelServer
 from bco_graph.world_model import parse_document
@@ -58,13 +60,19 @@ async def play(config: RunConfig, suite: ToySuite, proposer: Any, **options: Any
     return ended, events
 
 
+def believed(config: RunConfig) -> list[float]:
+    """Confidences of the beliefs that the document holds."""
+    document = parse_document((config.run_dir / "world_model_calibration.md").read_text(encoding="utf-8"))
+    return [belief.confidence for belief in document.head.beliefs]
+
+
 async def test_bco_improves_the_scaffold_and_keeps_its_beliefs(
     tmp_path: Path, server: ScriptedModelServer, suite: ToySuite
 ) -> None:
     config = toy_config(tmp_path, server)
     ended, events = await play(config, suite, two_edits())
     assert ended.stop == "iterations"
-    assert [c["mean"] for c in ended.state["candidates"]] == [0.0, 0.5, 1.0]
+    assert [c["mean"] for c in ended.candidates] == [0.0, 0.5, 1.0]
     assert ended.state["best"] == {"id": "iter_002", "mean": 1.0}
     order = [event["node"] for event in events if event["type"] == "node_started"]
     assert order == ["evaluate", "update", *["propose", "predict", "evaluate", "grade", "update"] * 2]
@@ -75,7 +83,7 @@ async def test_bco_improves_the_scaffold_and_keeps_its_beliefs(
     assert document.head.beliefs[0].confidence == pytest.approx(0.9)
     assert [e.candidate for e in document.head.experiments] == ["iter_001", "iter_002"]
     assert [record.iteration for record in document.history] == [0, 1, 2]
-    assert document.head.to_json() == ended.state["world_model"]
+    assert ended.state["world_model"] == {"iteration": 2, "beliefs": 1, "experiments": 2}
 
 
 async def test_the_evidence_of_an_iteration_is_complete_and_says_the_same_as_the_receipts(
@@ -139,7 +147,7 @@ async def test_a_failed_step_is_a_recorded_iteration_and_the_run_goes_on(
     config = toy_config(tmp_path, server)
     ended, events = await play(config, suite, proposer)
     assert ended.stop == "iterations"
-    assert [c["id"] for c in ended.state["candidates"]] == ["iter_000", "iter_002"]
+    assert [c["id"] for c in ended.candidates] == ["iter_000", "iter_002"]
     failed = next(event for event in events if event["type"] == "step_failed")
     assert (failed["step"], failed["cause"], failed["reasons"]) == ("propose", "empty", ["the reply was empty"])
     assert (1, "predict") not in proposer.performed
@@ -166,9 +174,8 @@ async def test_a_refused_update_leaves_the_document_as_it_was_and_is_on_the_reco
     unknown = {"op": "revise", "id": "E9", "confidence": 0.9, "reason": "x", "add_evidence_for": [{"path": "none"}]}
     proposer.submissions[(1, "update")] = {"ops": [unknown]}
     config = toy_config(tmp_path, server, iterations=1)
-    ended, events = await play(config, suite, proposer)
-    belief = ended.state["world_model"]["beliefs"][0]
-    assert belief["confidence"] == 0.6
+    _, events = await play(config, suite, proposer)
+    assert believed(config) == [0.6]
     reasons = next(event for event in events if event["type"] == "step_failed")["reasons"]
     assert any("E9" in reason for reason in reasons)
     assert any("none" in reason for reason in reasons)
@@ -179,11 +186,12 @@ async def test_a_mechanism_that_left_no_mark_moves_no_belief(
     tmp_path: Path, server: ScriptedModelServer, suite: ToySuite
 ) -> None:
     proposer = ScriptedProposer({1: prompt_edit(SHORT)})  # it helps, but its signature is in no trace
-    ended, _ = await play(toy_config(tmp_path, server, iterations=1), suite, proposer)
+    config = toy_config(tmp_path, server, iterations=1)
+    ended, _ = await play(config, suite, proposer)
     assert ended.state["grade"]["verdict"] == "void"
     assert ended.state["outcome"]["mean"] == 0.5
     assert "none: this outcome says nothing" in proposer.instructions[(1, "update")]
-    assert ended.state["world_model"]["beliefs"][0]["confidence"] == 0.6
+    assert believed(config) == [0.6]
 
 
 @pytest.mark.parametrize(
@@ -224,7 +232,7 @@ async def test_a_run_goes_on_to_more_iterations_and_pays_only_for_them(
     await play(toy_config(tmp_path, server, iterations=1), suite, proposer)
     before, performed = len(server.requests), list(proposer.performed)
     ended, _ = await play(toy_config(tmp_path, server, iterations=2), suite, proposer)
-    assert [c["mean"] for c in ended.state["candidates"]] == [0.0, 0.5, 1.0]
+    assert [c["mean"] for c in ended.candidates] == [0.0, 0.5, 1.0]
     assert len(server.requests) == before + 8
     assert proposer.performed[: len(performed)] == performed
     assert proposer.performed[len(performed) :] == [
@@ -236,14 +244,53 @@ async def test_a_budget_ends_the_run_before_the_call_that_would_pass_it_and_a_la
     tmp_path: Path, server: ScriptedModelServer, suite: ToySuite
 ) -> None:
     proposer = two_edits()
-    limited = toy_config(tmp_path, server, budget={"calls": 16})
+    limited = toy_config(tmp_path, server, budget={"calls": 16, "reserve_heldout": False})
     ended, _ = await play(limited, suite, proposer)
     assert ended.stop == "budget"
     assert len(server.requests) == 16
-    assert [c["mean"] for c in ended.state["candidates"]] == [0.0, 0.5]
+    assert [c["mean"] for c in ended.candidates] == [0.0, 0.5]
     ended, _ = await play(toy_config(tmp_path, server, budget={"calls": 100}), suite, proposer)
     assert ended.stop == "iterations"
-    assert [c["mean"] for c in ended.state["candidates"]] == [0.0, 0.5, 1.0]
+    assert [c["mean"] for c in ended.candidates] == [0.0, 0.5, 1.0]
+    assert len(server.requests) == 24
+
+
+@pytest.mark.parametrize("method", ["bco", "vanilla"])
+async def test_an_evaluation_that_a_budget_cut_off_is_ended_first_when_there_is_a_larger_one(
+    tmp_path: Path, server: ScriptedModelServer, suite: ToySuite, method: str
+) -> None:
+    proposer = two_edits()
+    less = {"calls": 12, "reserve_heldout": False}
+    ended, events = await play(toy_config(tmp_path, server, method=method, budget=less), suite, proposer)
+    assert (ended.stop, len(server.requests), ended.state["iteration"]) == ("budget", 12, 0)
+    assert [c["id"] for c in ended.candidates] == ["iter_000"]
+    assert [event["stop"] for event in events if event["type"] == "run_ended"] == ["budget"]
+    more = {"calls": 100, "reserve_heldout": False}
+    config = toy_config(tmp_path, server, method=method, budget=more)
+    ended, events = await play(config, suite, proposer)
+    assert (ended.stop, [c["mean"] for c in ended.candidates]) == ("iterations", [0.0, 0.5, 1.0])
+    assert [event["node"] for event in events if event["type"] == "node_started"][:1] == ["evaluate"]
+    assert len(server.requests) == 24
+    assert len(set(proposer.performed)) == len(proposer.performed)
+    receipts = Receipts(config.run_dir / "receipts.sqlite")
+    assert [iteration for iteration, _, _ in receipts.steps("evaluate")] == [0, 1, 2]
+    receipts.close()
+    assert [finding["wrong"] for finding in verify(RunFolder(config.run_dir))] == [[]] * 7
+
+
+@pytest.mark.parametrize("method", ["bco", "vanilla"])
+async def test_a_baseline_that_a_budget_cut_off_is_ended_first(
+    tmp_path: Path, server: ScriptedModelServer, suite: ToySuite, method: str
+) -> None:
+    less = {"tokens": 70, "reserve_heldout": False}
+    concurrency = {"concurrency": 1, "timeout_s": 20.0}
+    first = toy_config(tmp_path, server, method=method, budget=less, evaluation=concurrency)
+    proposer = two_edits()
+    ended, _ = await play(first, suite, proposer)
+    assert (ended.stop, ended.candidates, proposer.performed) == ("budget", [], [])
+    assert 0 < len(server.requests) < 8
+    ended, _ = await play(toy_config(tmp_path, server, method=method), suite, proposer)
+    assert (ended.stop, [c["mean"] for c in ended.candidates]) == ("iterations", [0.0, 0.5, 1.0])
     assert len(server.requests) == 24
 
 
@@ -270,7 +317,7 @@ async def test_a_run_that_died_in_a_step_ends_as_one_that_did_not(
     with pytest.raises(ConnectionResetError):
         await play(config, suite, proposer)
     ended, _ = await play(config, suite, proposer)
-    assert [c["mean"] for c in ended.state["candidates"]] == [0.0, 0.5, 1.0]
+    assert [c["mean"] for c in ended.candidates] == [0.0, 0.5, 1.0]
     assert len(server.requests) == 24
     assert sorted(set(proposer.performed)) == sorted(proposer.performed)
 
@@ -293,7 +340,7 @@ async def test_another_run_s_baseline_is_reused_without_a_call_and_only_where_al
     second = toy_config(tmp_path, server, iterations=0, name="vanilla", method="vanilla")
     ended, _ = await play(second, suite, ScriptedProposer({}), baseline=first.run_dir)
     assert len(server.requests) == 8
-    assert ended.state["candidates"][0]["mean"] == 0.0
+    assert ended.candidates[0]["mean"] == 0.0
     assert (second.run_dir / "iterations/iter_000/traces/toy-train-0.json").exists()
     (suite.initial_scaffold() / "prompt.md").write_text(SHORT, encoding="utf-8")
     third = toy_config(tmp_path, server, iterations=0, name="other")

@@ -74,4 +74,4 @@ async def test_a_model_too_weak_to_propose_ends_the_run_in_order_with_every_fail
     assert all(failure["cause"] and failure["reasons"] for failure in failures)
     for _, _, outcome in records[1:]:
         assert outcome["candidate"] is not None or outcome["failure"]["reasons"]
-    assert ended.state["best"]["id"] in [candidate["id"] for candidate in ended.state["candidates"]]
+    assert ended.state["best"]["id"] in [candidate["id"] for candidate in ended.candidates]

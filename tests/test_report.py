@@ -146,7 +146,7 @@ class MadeRun:
         candidate = candidate_id(prediction.iteration)
         computed = compute(
             prediction, self.receipts.results("train", candidate), self.receipts.results("train", prediction.base),
-            history_scores={}, signature_hits=SignatureHits(2, 0), coverage_floor=0.9,
+            flipping=(), signature_hits=SignatureHits(2, 0), coverage_floor=0.9,
         )  # fmt: skip
         grade = Grade(
             iteration=prediction.iteration, candidate=candidate, verdict=computed.verdict, cause=None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bco_graph.receipts import ResultRow
@@ -10,8 +10,7 @@ from bco_graph.report.reading import Reading, reading
 from bco_graph.report.wording import change, one_line, score, visible
 from bco_graph.run_folder import RunFolder
 from bco_graph.selection import mean
-from bco_graph.state import REAL_OUTCOMES
-from bco_graph.task_tables import PASS_AT
+from bco_graph.task_tables import PASS_AT, task_means
 
 NO_RESULT = "no result"
 _ORDER = ("pass -> fail", "fail -> pass", "worse", "better", "not comparable")
@@ -49,20 +48,20 @@ def diff(folder: RunFolder, a: str, b: str) -> str:
 
 def _tasks(run: Reading, a: str, b: str) -> str:
     rows_a, rows_b = run.receipts.results("train", a), run.receipts.results("train", b)
-    means_a, means_b = _means(rows_a), _means(rows_b)
+    means_a, means_b = (task_means(run.receipts.scores("train", name)) for name in (a, b))
     moved = _moved(rows_a, rows_b, means_a, means_b)
-    shared = [task for task, value in means_a.items() if value is not None and means_b.get(task) is not None]
+    shared = sorted(means_a.keys() & means_b.keys())
     if not shared:
         return f"{a} and {b} share no train task with a real result."
-    before, after = (mean([m[task] or 0.0 for task in shared]) for m in (means_a, means_b))
+    before, after = (mean([means[task] for task in shared]) for means in (means_a, means_b))
     counts = [f"{number} {how}" for how in _ORDER if (number := sum(item.how == how for item in moved))]
-    same = len(means_a.keys() | means_b.keys()) - len(moved)
+    same = len({row.task for row in (*rows_a, *rows_b)}) - len(moved)
     summary = f"{len(shared)} shared train tasks: {score(before)} -> {score(after)} ({change(after - before)})"
     return "\n".join([summary, ", ".join([*counts, f"{same} the same"]), *_table(moved, a, b)])
 
 
 def _moved(
-    rows_a: Sequence[ResultRow], rows_b: Sequence[ResultRow], a: dict[str, float | None], b: dict[str, float | None]
+    rows_a: Sequence[ResultRow], rows_b: Sequence[ResultRow], a: Mapping[str, float], b: Mapping[str, float]
 ) -> list[Moved]:
     """Regressions first, then by task."""
     types = {row.task: row.type for row in (*rows_a, *rows_b)}
@@ -75,14 +74,6 @@ def _moved(
         if a.get(task) != b.get(task)
     ]
     return sorted(moved, key=lambda item: _ORDER.index(item.how))
-
-
-def _means(rows: Sequence[ResultRow]) -> dict[str, float | None]:
-    scores: dict[str, list[float]] = {row.task: [] for row in rows}
-    for row in rows:
-        if row.kind in REAL_OUTCOMES and row.score is not None:
-            scores[row.task].append(row.score)
-    return {task: mean(values) if values else None for task, values in scores.items()}
 
 
 def _table(moved: Sequence[Moved], a: str, b: str) -> list[str]:

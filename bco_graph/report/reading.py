@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from bco_graph.config import check_config, nearest
 from bco_graph.errors import ConfigError, RunUnreadable
 from bco_graph.events import Event
 from bco_graph.receipts import Receipts
-from bco_graph.records import CandidateRecord, best_of, candidate_records
+from bco_graph.records import CandidateRecord, Records
 from bco_graph.run_folder import RunFolder
 from bco_graph.state import JSON
 
@@ -31,17 +32,21 @@ class Reading:
     config: dict[str, Any]
     receipts: Receipts
 
+    @cached_property
+    def records(self) -> Records:
+        return Records(self.receipts)
+
     @property
     def method(self) -> str:
         return str(self.config["method"])
 
     def candidates(self) -> dict[str, CandidateRecord]:
         """Evaluated candidates by id, in the order of iterations."""
-        return {record["candidate"]: record for record in candidate_records(self.receipts)}
+        return {record["candidate"]: record for record in self.records.candidates()}
 
     def best(self) -> str | None:
         """By the one ranking function; the baseline takes part. None while nothing is eligible."""
-        best = best_of(self.receipts, self.config["evaluation"]["coverage_floor"])
+        best = self.records.best(self.config["evaluation"]["coverage_floor"])
         return best["id"] if best else None
 
     def candidate(self, name: str) -> CandidateRecord:

@@ -19,7 +19,6 @@ from bco_graph.errors import BcoError
 from bco_graph.evaluation.service import sum_up
 from bco_graph.prediction import Prediction, render_prediction, seal
 from bco_graph.receipts import dumps
-from bco_graph.records import computed_grade
 from bco_graph.report.reading import Reading, reading
 from bco_graph.run_folder import RunFolder
 from bco_graph.scaffold_tree import tree_digest
@@ -99,8 +98,7 @@ def _grades(run: Reading) -> Iterator[str | None]:
     predictions = {i: r["result"]["content"] for i, _, r in run.receipts.steps("predict") if r["result"]}
     for iteration, _, grade in run.receipts.steps("graded"):
         prediction = Prediction.from_json(predictions[iteration])
-        again = computed_grade(
-            run.receipts,
+        again = run.records.computed_grade(
             prediction,
             grade["candidate"],
             iteration,

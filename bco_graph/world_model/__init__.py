@@ -23,7 +23,7 @@ from bco_graph.world_model.budget import Compacted, compact, estimate_tokens
 from bco_graph.world_model.delta import Applied, apply, leaves_the_run, strains
 from bco_graph.world_model.ops import Add, Delta, Merge, Op, Remove, Revise, cited
 from bco_graph.world_model.parse import parse_document
-from bco_graph.world_model.text import render_belief, render_document, render_entry, render_head
+from bco_graph.world_model.text import render_belief, render_document, render_entry, render_head, render_record
 from bco_graph.world_model.values import (
     Belief,
     BeliefKind,
@@ -63,6 +63,7 @@ __all__ = [
     "render_belief",
     "render_document",
     "render_head",
+    "render_record",
 ]
 
 

@@ -100,7 +100,7 @@ def unescape_lines(lines: Sequence[str]) -> str:
 def render_document(document: Document, *, calibration_block: str | None = None) -> str:
     """The whole file. A document that is all history, in the earlier form, gets no empty sections put into it."""
     parts = [escape_lines(document.preamble)] if document.preamble else []
-    records = [_render_record(record) for record in document.history]
+    records = [render_record(record) for record in document.history]
     if calibration_block is None and all_history(document):
         return "\n\n".join([*parts, *records]) + "\n"
     parts.append(render_head(document.head))
@@ -115,7 +115,7 @@ def all_history(document: Document) -> bool:
     return document.head == WorldModel() and bool(document.history) and level_two
 
 
-def _render_record(record: HistoryRecord) -> str:
+def render_record(record: HistoryRecord) -> str:
     return f"{record.heading}\n{escape_lines(record.text)}"
 
 
