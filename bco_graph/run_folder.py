@@ -136,7 +136,7 @@ class RunLock:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: IO[str] = path.open("a+", encoding="utf-8")
+        self._file: IO[str] = path.open("a+", encoding="utf-8", errors="replace")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

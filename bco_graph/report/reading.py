@@ -103,7 +103,7 @@ def is_running(folder: RunFolder) -> bool:
     """Whether a live process on this machine holds the run. A lock whose owner died is not held."""
     path = folder.root / "LOCK"
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8", errors="replace") as file:
             if not file.read().strip():
                 return False  # let go in order; a run that starts now is not disturbed by a probe
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
