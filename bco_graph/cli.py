@@ -68,13 +68,21 @@ def main() -> None:
 @click.argument("path", type=CONFIG, default="bco.yaml")
 @click.option("--suite", default=None, help="Start from an installed suite, such as quickstart.")
 @click.option("--folder", type=RUN, default=None, help="Start from a scaffold folder with tasks as JSON lines.")
+@click.option("--langgraph", metavar="FILE.py:ATTR", default=None, help="Start from a LangGraph app: build(model).")
 @click.option("--method", type=click.Choice(["bco", "vanilla", "notes"]), default="bco", show_default=True)
 @_json
-def init(path: Path, suite: str | None, folder: Path | None, method: str, as_json: bool) -> None:
+def init(path: Path, suite: str | None, folder: Path | None, langgraph: str | None, method: str, as_json: bool) -> None:
     """Write a commented bco.yaml."""
-    from bco_graph.starting import write_config
+    from bco_graph.starting import write_app_config, write_config
 
-    _print(as_json, {"wrote": str(write_config(path, suite=suite, folder=folder, method=method))}, f"wrote {path}")
+    if langgraph is None:
+        wrote = write_config(path, suite=suite, folder=folder, method=method)
+        _print(as_json, {"wrote": str(wrote)}, f"wrote {path}")
+        return
+    if suite:
+        raise ConfigError("--suite and --langgraph exclude each other: an app brings tasks of its own")
+    started = write_app_config(path, langgraph, folder=folder, method=method)
+    _print(as_json, started.facts(), started.render())
 
 
 @main.command()
