@@ -303,7 +303,10 @@ def test_what_an_iteration_says_once_is_known_as_repeated_and_tasks_are_not() ->
     view = seen([spend, node])
     assert repeated(view, spend)
     assert not repeated(view, {**spend, "iteration": 2})
+    assert not repeated(view, {**spend, "type": "grade"})
     assert not repeated(view, node)
+    later = seen([event("candidate", 2, candidate=None, best=None), {**spend, "iteration": 0}], view)
+    assert [repeated(later, item) for item in (spend, {**spend, "iteration": 2}, node)] == [True, False, False]
 
 
 def test_a_run_that_goes_on_has_not_ended() -> None:

@@ -57,8 +57,9 @@ class View:
     stop: str | None = None
     error: str | None = None
     warnings: tuple[str, ...] = ()
-    told: frozenset[tuple[int, str]] = frozenset()
-    """Iteration and type of the events that an iteration has once."""
+    told_of: int = -1
+    told: frozenset[str] = frozenset()
+    """Types that the iteration `told_of`, the newest, has said of those that an iteration has once."""
 
 
 ONCE = frozenset({"proposal", "prediction", "candidate", "grade", "beliefs", "spend"})
@@ -67,7 +68,8 @@ ONCE = frozenset({"proposal", "prediction", "candidate", "grade", "beliefs", "sp
 
 def repeated(view: View, event: Event) -> bool:
     """Whether the event was told before: a sink takes it once, whatever a resumed run says again."""
-    return (event["iteration"], event["type"]) in view.told
+    iteration, kind = event["iteration"], event["type"]
+    return kind in ONCE and (iteration < view.told_of or (iteration == view.told_of and kind in view.told))
 
 
 def reduce(view: View, event: Event) -> View:
@@ -76,9 +78,11 @@ def reduce(view: View, event: Event) -> View:
     reducer = _REDUCERS.get(kind)
     if reducer is None:
         return view
-    changed = reducer(view, event)
-    told = changed.told | {(event["iteration"], kind)} if kind in ONCE else changed.told
-    return replace(changed, iteration=event["iteration"], told=told)
+    changed, iteration = reducer(view, event), event["iteration"]
+    if kind in ONCE and iteration >= view.told_of:
+        earlier = view.told if iteration == view.told_of else frozenset()
+        changed = replace(changed, told_of=iteration, told=earlier | {kind})
+    return replace(changed, iteration=iteration)
 
 
 def _run_started(view: View, event: Event) -> View:

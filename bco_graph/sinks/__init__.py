@@ -20,9 +20,9 @@ from bco_graph.protocols import Sink
 from bco_graph.receipts import dumps
 from bco_graph.sections import Section
 from bco_graph.sink_sections import SINK_GROUP, MlflowSink, OtelSink, OtherSink, WandbSink
-from bco_graph.sinks.feed import CLOSE_S, Feed, Feeds
+from bco_graph.sinks.feed import Feed, Feeds
 
-__all__ = ["CLOSE_S", "Feed", "Feeds", "make_sinks"]
+__all__ = ["Feed", "Feeds", "make_sinks"]
 
 _NEEDS = {
     "mlflow": ("mlflow",),

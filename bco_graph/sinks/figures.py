@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
+from bco_graph.calibration import CalibrationRecord, calibration_scores
 from bco_graph.config import RunConfig
 from bco_graph.events import Event, View
-from bco_graph.state import JSON
+from bco_graph.state import JSON, Verdict
 
 SHOWN: dict[str, Any] = {
     "name": True, "method": True, "iterations": True, "suite": True, "grading": True, "max_failures": True,
@@ -59,23 +60,10 @@ def _spend(event: Event, view: View) -> dict[str, Any]:
 
 
 def _grade(event: Event, view: View) -> dict[str, Any]:
-    verdict = event["verdict"]
-    held = None if verdict in _NO_BET else verdict == "held"
-    return {"held": held, "subset_change": event["subset_change"], "brier": brier(view)}
-
-
-_NO_BET = frozenset({"void", "undecided"})
-"""Verdicts that say nothing about a stated confidence, as in `calibration.calibration_scores`."""
-
-
-def brier(view: View) -> float | None:
-    """Mean squared distance of stated confidence from what held (1) or did not (0); 0 is best. None: none is graded."""
-    bets = [
-        (forecast.confidence - (forecast.verdict == "held")) ** 2
-        for forecast in view.forecasts.values()
-        if forecast.verdict is not None and forecast.verdict not in _NO_BET
-    ]
-    return sum(bets) / len(bets) if bets else None
+    held = {"held": 1.0, "refuted": 0.0, "inert": 0.0}.get(event["verdict"])
+    graded = [(each.confidence, each.verdict) for each in view.forecasts.values() if each.verdict is not None]
+    scores = calibration_scores([CalibrationRecord(stated, cast(Verdict, verdict)) for stated, verdict in graded])
+    return {"held": held, "subset_change": event["subset_change"], "brier": scores.brier}
 
 
 def _beliefs(event: Event, view: View) -> dict[str, Any]:
