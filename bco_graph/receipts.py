@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from bco_graph.errors import RunUnreadable
+from bco_graph.run_folder import require_whole
 from bco_graph.state import JSON, REAL_OUTCOMES, OutcomeKind, Split
 
 SCHEMA_VERSION = 1
-_SMALLEST_BYTES = 512
 
 _SCHEMA = """
 create table if not exists meta (key text primary key, value text not null);
@@ -102,9 +102,7 @@ class Receipts:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.RLock()
-        if path.exists() and 0 < path.stat().st_size < _SMALLEST_BYTES:
-            # SQLite would take so short a file for an empty database and write over it.
-            raise RunUnreadable(f"{path} is torn: {path.stat().st_size} bytes; it was left as it is")
+        require_whole(path)
         try:
             self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
             self._db.execute("pragma journal_mode=wal")

@@ -29,6 +29,7 @@ from bco_graph.errors import RunExists, RunLocked, RunUnreadable
 from bco_graph.state import Method, candidate_id
 
 RUN_SCHEMA_VERSION = 1
+_SMALLEST_DATABASE = 512
 DOCUMENTS: dict[Method, str | None] = {
     "bco": "world_model_calibration.md",
     "notes": "agent_notes.md",
@@ -114,6 +115,11 @@ class RunFolder:
             )
         return dict(manifest)
 
+    def require_receipts(self) -> None:
+        """Raise RunUnreadable where a folder with a run has no receipts: an empty file would be taken for a start."""
+        if not (self.receipts.exists() and self.receipts.stat().st_size):
+            raise RunUnreadable(f"{self.receipts} is missing or empty although {self.root} holds a run: restore it")
+
     def lock(self) -> RunLock:
         """Own the folder until `release`; raises RunLocked at once when another process does."""
         return RunLock(self.root / "LOCK")
@@ -163,6 +169,23 @@ def _empty(root: Path) -> None:
             shutil.rmtree(path)
         else:
             path.unlink()
+
+
+def require_whole(database: Path) -> None:
+    """Raise RunUnreadable where an SQLite file lost its end: SQLite would read on, or write over a very short one.
+
+    With a write-ahead log beside it, SQLite itself makes the last page good.
+    """
+    size = database.stat().st_size if database.exists() else 0
+    log = database.with_name(f"{database.name}-wal")
+    if size == 0 or (log.exists() and log.stat().st_size):
+        return
+    with database.open("rb") as file:
+        file.seek(16)
+        page = int.from_bytes(file.read(2), "big") or 1
+    # Bytes 16 and 17 hold the page size, 1 standing for 65,536 (https://www.sqlite.org/fileformat.html, 1.3.2).
+    if size < _SMALLEST_DATABASE or size % (65536 if page == 1 else page):
+        raise RunUnreadable(f"{database} is torn at {size} bytes; it was left as it is")
 
 
 def write_text(path: Path, text: str) -> None:

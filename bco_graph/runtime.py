@@ -229,8 +229,8 @@ def _open_folder(
 ) -> _Opened:
     folder.claim(fresh=fresh, overwrite=overwrite)
     stored = folder.read() if folder.exists() else None
-    if stored is not None and not (folder.receipts.exists() and folder.receipts.stat().st_size):
-        raise RunUnreadable(f"{folder.receipts} is missing or empty although {folder.root} holds a run: restore it")
+    if stored is not None:
+        folder.require_receipts()
     receipts = Receipts(folder.receipts)
     gateway: Gateway | None = None
     try:

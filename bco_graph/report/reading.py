@@ -81,8 +81,9 @@ def reading(folder: RunFolder) -> Iterator[Reading]:
     """Raises RunUnreadable where there is no run, or a torn or newer one."""
     manifest = folder.read()
     config = manifest.get("config")
-    if not isinstance(config, dict) or not folder.receipts.exists():
-        raise RunUnreadable(f"{folder.root} is torn: run.json has no config, or there is no {folder.receipts.name}")
+    if not isinstance(config, dict):
+        raise RunUnreadable(f"{folder.manifest} is torn: it has no config")
+    folder.require_receipts()
     config = check_config(config, source=str(folder.manifest)).model_dump(mode="json")
     receipts = Receipts(folder.receipts)
     try:
