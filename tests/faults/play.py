@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -17,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from click.testing import CliRunner
 
+from bco_graph.cli import main
 from bco_graph.config import RunConfig, check_config
 from bco_graph.driver import Ended, drive
 from bco_graph.protocols import Suite
@@ -202,10 +205,21 @@ class Said:
         return " ".join(f"{self.out} {self.err}".split())
 
 
-def bco(folder: Path, *args: str, code: int | None = 0, **environment: str) -> Said:
-    """One command, in `folder`; its exit code must be `code` (None: any)."""
+def bco(folder: Path, *args: str, code: int | None = 0) -> Said:
+    """One command in this process, in `folder`; its exit code must be `code` (None: any), and it may not raise."""
+    with contextlib.chdir(folder):
+        done = CliRunner().invoke(main, args)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    said = Said(done.exit_code, done.stdout, done.stderr)
+    assert code is None or said.code == code, said.out + said.err
+    return said
+
+
+def bco_process(folder: Path, *args: str, code: int | None = 0, **environment: str) -> Said:
+    """The same in a process of its own, for what its environment, its signals or its raw output decide."""
     done = subprocess.run(
-        [BCO, *args], cwd=folder, env={**os.environ, **environment}, capture_output=True, check=False, timeout=120
+        [BCO, *args], cwd=folder, env={**os.environ, **environment}, capture_output=True, check=False, timeout=240
     )
     said = Said(done.returncode, done.stdout.decode(), done.stderr.decode())
     assert code is None or said.code == code, said.out + said.err
