@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from bco_graph.cli import main
 from bco_graph.config import load_config
+from bco_graph.protocols import Score
 from bco_graph.starting import propose_mapping
 from bco_graph.suites import load_suite
 
@@ -55,7 +56,7 @@ def test_an_app_of_messages_gets_a_config_that_loads_and_example_tasks(here: Pat
         "input": {"messages": [{"role": "user", "content": "{question}"}]}, "output": "messages.-1.content",
     }  # fmt: skip
     assert suite.tasks("train")[0].inputs == {"question": "What is 6 times 7?"}
-    assert suite.grade(suite.tasks("train")[0], "42").value == 1.0
+    assert suite.grade(suite.tasks("train")[0], "42") == Score(1.0)
 
 
 def test_tasks_that_are_there_stay_and_give_the_mapping_its_names(here: Path) -> None:
