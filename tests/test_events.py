@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
+import asyncio
+import contextvars
 import json
 import os
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Annotated, Any, Literal, TypedDict, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 import pytest
+from langgraph.graph import START, StateGraph
 
 import bco_graph
 from bco_graph import nodes
@@ -358,6 +361,27 @@ def test_a_line_that_a_crash_tore_does_not_take_the_next_event_with_it(tmp_path:
     assert [item["type"] for item in read] == ["unreadable", "node_started", "node_ended"]
     assert faults(read) == []
     assert tail.position == path.stat().st_size
+
+
+async def test_a_warning_of_another_thread_enters_the_stream_before_the_next_event(tmp_path: Path) -> None:
+    class State(TypedDict, total=False):
+        nothing: str
+
+    events = Events(tmp_path / "events.jsonl")
+
+    async def node(state: State) -> State:
+        events.emit("node_started", 1, node="grade")
+        await asyncio.to_thread(contextvars.Context().run, events.warn, "sink mlflow", "no route")
+        events.emit("node_ended", 1, node="grade", seconds=0.1)
+        events.emit("node_started", 1, node="update")
+        return {}
+
+    graph = StateGraph(State)
+    graph.add_node("node", node)
+    graph.add_edge(START, "node")
+    streamed = [chunk async for chunk in graph.compile().astream({}, stream_mode="custom")]
+    assert streamed == logged(tmp_path)
+    assert [chunk["type"] for chunk in streamed] == ["node_started", "warning", "node_ended", "node_started"]
 
 
 def test_a_warning_of_another_thread_is_logged_and_shown_at_once(tmp_path: Path) -> None:

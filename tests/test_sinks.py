@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from bco_graph import Event, SinkRun, View
 from bco_graph.config import RunConfig, check_config
@@ -24,6 +25,7 @@ from bco_graph.run_folder import RunFolder
 from bco_graph.sink_sections import SINKS
 from bco_graph.sinks import Feed, Feeds
 from bco_graph.sinks.figures import figures
+from bco_graph.sinks.otel import ToOtel
 from bco_graph.testing import ScriptedModelServer
 from tests.test_events import event, logged, seen
 from tests.test_graph import two_edits
@@ -570,6 +572,54 @@ async def test_a_collector_that_takes_nothing_is_asked_once_and_the_run_ends_as_
     assert ended.stop == "iterations"
     assert collector.requests == 1
     assert warnings_of(config) == ["sink otel: switched off after ConnectionError: the collector took no spans"]
+
+
+def spans_of(log: Log, exporter: InMemorySpanExporter) -> list[tuple[str, float, float]]:
+    """Name, start and end in seconds of what a sink that is opened now sends, in the order of ends."""
+    log.feed(ToOtel(SINKS["otel"].model_validate({"kind": "otel"}), exporter=exporter)).close()  # type: ignore[arg-type]
+    return [(s.name, (s.start_time or 0) / 1e9, (s.end_time or 0) / 1e9) for s in exporter.get_finished_spans()]
+
+
+def write(log: Log, *told: Event) -> None:
+    with log.folder.events.open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(item) + "\n" for item in told)
+
+
+def began(iteration: int, at: float) -> Event:
+    return event("run_started", iteration, at, name="toy", candidates=[])
+
+
+def test_what_was_under_way_at_a_kill_ends_with_the_last_that_is_known_of_it(log: Log) -> None:
+    write(log, began(0, 10.0), event("node_started", 0, 11.0, node="evaluate"))
+    write(log, event("evaluation", 0, 12.0, candidate="iter_000", split="train", tasks=1, done=0))
+    write(log, began(0, 50.0), event("node_started", 0, 51.0, node="evaluate"))
+    write(log, event("node_ended", 0, 52.0, node="evaluate", seconds=1.0))
+    assert spans_of(log, InMemorySpanExporter()) == [
+        ("evaluate", 11.0, 12.0), ("iteration 0", 11.0, 12.0), ("bco run toy", 10.0, 12.0),
+        ("evaluate", 51.0, 52.0), ("iteration 0", 51.0, 52.0), ("bco run toy", 50.0, 52.0),
+    ]  # fmt: skip
+
+
+def test_a_node_that_waited_for_somebody_ends_where_it_begins_again(log: Log) -> None:
+    write(log, began(1, 10.0), event("node_started", 1, 11.0, node="propose"))
+    write(
+        log, event("node_started", 1, 20.0, node="propose"), event("node_ended", 1, 21.0, node="propose", seconds=1.0)
+    )
+    assert spans_of(log, InMemorySpanExporter())[:2] == [("propose", 11.0, 20.0), ("propose", 20.0, 21.0)]
+
+
+def test_held_out_tasks_stand_beside_the_iterations(log: Log) -> None:
+    held = {"candidate": "iter_001", "split": "heldout"}
+    write(log, event("evaluation", 1, 10.0, **held, tasks=1, done=0))
+    write(log, event("task_done", 1, 12.0, **held, task="h1", repeat=0, kind="scored", score=1.0, seconds=1.5,
+                     tokens=3, usd=None, done=1, tasks=1))  # fmt: skip
+    write(log, {"v": 1, "type": "run_failed", "at": 13.0, "iteration": 1, "error": "OSError", "message": "x"})
+    exporter = InMemorySpanExporter()
+    assert spans_of(log, exporter) == [
+        ("task h1", 10.5, 12.0), ("held-out iter_001", 10.0, 13.0), ("bco run toy", 10.0, 13.0)
+    ]  # fmt: skip
+    run = exporter.get_finished_spans()[-1]
+    assert (run.status.status_code.name, run.status.description) == ("ERROR", "OSError: x")
 
 
 # -- the page ------------------------------------------------------------------------------------------------------

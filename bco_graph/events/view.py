@@ -82,7 +82,7 @@ def reduce(view: View, event: Event) -> View:
     if kind in ONCE and iteration >= view.told_of:
         earlier = view.told if iteration == view.told_of else frozenset()
         changed = replace(changed, told_of=iteration, told=earlier | {kind})
-    return replace(changed, iteration=iteration)
+    return changed if changed.iteration == iteration else replace(changed, iteration=iteration)
 
 
 def _run_started(view: View, event: Event) -> View:
