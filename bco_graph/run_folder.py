@@ -8,6 +8,7 @@ runs/NAME/
   checkpoints.sqlite   LangGraph's own
   candidates.git/      one commit per candidate
   events.jsonl         what happened, in order
+  sinks/               ids of what sinks write to, and how far each has read the log
   workspace/           what the proposer sees, iterations/ among it
   iterations           -> workspace/iterations
   heldout/             rows of the held-out split; never in the workspace
