@@ -16,6 +16,9 @@ import yaml
 from pydantic import BaseModel, Field, StringConstraints, ValidationError, model_validator
 
 from bco_graph.errors import ConfigError
+from bco_graph.model_sections import CODE
+from bco_graph.model_sections import Deployment as Deployment
+from bco_graph.model_sections import Models as Models
 from bco_graph.sections import Name, Section
 from bco_graph.sections import nearest as nearest
 from bco_graph.sink_sections import SINKS, Sink
@@ -25,35 +28,9 @@ from bco_graph.strict_json import is_too_deep
 RunName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
 
 
-class Deployment(Section):
-    """One entry of litellm's `model_list`. `litellm_params.model` is `provider/model`, or `local/smollm2-135m`."""
-
-    model_name: Name
-    litellm_params: dict[str, Any]
-    model_info: dict[str, Any] = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _has_model(self) -> Deployment:
-        if not isinstance(self.litellm_params.get("model"), str):
-            raise ValueError(f"deployment {self.model_name!r} needs litellm_params.model, such as openai/gpt-5-mini")
-        return self
-
-
-class Models(Section):
-    """litellm's own proxy format."""
-
-    model_list: list[Deployment] = Field(default_factory=list)
-    router_settings: dict[str, Any] = Field(default_factory=dict)
-    litellm_settings: dict[str, Any] = Field(default_factory=dict)
-    retries: Annotated[int, Field(ge=0, le=20)] = 2
-    """Retries of one call after a failure that may pass (429, 5xx, connection); the only retry layer."""
-    timeout_s: Annotated[float, Field(gt=0)] = 120.0
-    """Seconds for one call, always set."""
-    cache: bool = True
-
-
 class Roles(Section):
-    """Which deployment (`model_name`) plays which role. A role that a run does not use may stay empty."""
+    """Which deployment (`model_name`) plays which role; `code`: the model is given in code. A role that a run does not
+    use may stay empty."""
 
     target: Name
     proposer: Name | None = None
@@ -81,6 +58,12 @@ class ProposerConfig(Section):
     """`command`: seconds for one step."""
     environment: list[str] = Field(default_factory=list)
     """`command`: names of variables it may see beside PATH, HOME, LANG and TERM, credentials among them."""
+    sandbox: Literal["auto", "required", "off"] = "auto"
+    """`command`: `auto`: inside bubblewrap where that works, else unconfined with a warning; `required`: refuse then."""
+    readable: list[str] = Field(default_factory=list)
+    """`command`: files and folders that it may read too, inside bubblewrap; `~` is the home folder."""
+    network: bool = False
+    """`command`: whether it has the machine's network, inside bubblewrap; it always reaches the gateway."""
     recording: str | None = None
     """`replay`: folder of the recorded steps."""
 
@@ -157,7 +140,7 @@ class RunConfig(Section):
     def _roles_exist(self) -> RunConfig:
         names = [d.model_name for d in self.models.model_list]
         for role, name in self.roles.model_dump().items():
-            if name is not None and name not in names:
+            if name not in (None, CODE, *names):
                 raise ValueError(
                     f"roles.{role} names the deployment {name!r}, which models.model_list does not have"
                     f"{nearest(name, names)}; available: {', '.join(names) or 'none'}"
@@ -228,6 +211,7 @@ def _foreign(value: Any, where: str) -> typing.Iterator[str]:
 
 def check_config(raw: dict[str, Any], *, source: str = "config", base: Path | None = None) -> RunConfig:
     """RunConfig of a plain mapping; `base` is where relative folders start (None: left as they are)."""
+    raw, source = _with_models_file(raw, source, base or Path())
     try:
         config = RunConfig.model_validate(raw)
     except ValidationError as error:
@@ -241,6 +225,22 @@ def check_config(raw: dict[str, Any], *, source: str = "config", base: Path | No
         recording = str(base.resolve() / config.proposer.recording)
         changes["proposer"] = config.proposer.model_copy(update={"recording": recording})
     return config.model_copy(update=changes)
+
+
+def _with_models_file(raw: dict[str, Any], source: str, base: Path) -> tuple[dict[str, Any], str]:
+    """The config with the sections of `models.file` in `models`, where they are not given there."""
+    models = raw.get("models")
+    if not isinstance(models, dict) or "file" not in models:
+        return raw, source
+    path = base / str(models["file"])
+    try:
+        given = _yaml(path.read_text(encoding="utf-8"), f"models.file {str(path)!r} is")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{source}: models.file {str(path)!r} cannot be read: {error}") from error
+    if not isinstance(given, dict) or "model_list" not in given:
+        raise ConfigError(f"{source}: models.file {str(path)!r} is no config of litellm's proxy: it has no model_list")
+    own = {name: value for name, value in models.items() if name != "file"}
+    return {**raw, "models": {**given, **own}}, f"{source} with {path}"
 
 
 def with_overrides(raw: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:

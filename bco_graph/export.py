@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from bco_graph.errors import ConfigError, RunUnreadable
-from bco_graph.gateway.cache import ResponseCache
+from bco_graph.gateway.cache import write_responses
 from bco_graph.proposers.replay import write_recording
 from bco_graph.receipts import Receipts
 from bco_graph.report.reading import Reading, reading
@@ -71,7 +70,7 @@ def export_recording(folder: RunFolder, dest: Path) -> dict[str, JSON]:
         with _made(dest, folder, overwrite=False) as making:
             write_recording(making, steps, _sources(run, Path(scratch)))
             making.mkdir(exist_ok=True)
-            responses = _write_responses(run.receipts, making / "cache.sqlite")
+            responses = write_responses(making / "cache.sqlite", run.receipts.responses(REPLAYED_ROLES))
             size = sum(path.stat().st_size for path in making.rglob("*") if path.is_file())
         return {
             "dest": str(dest), "steps": len(steps), "responses": responses, "bytes": size,
@@ -96,21 +95,6 @@ def _sources(run: Reading, scratch: Path) -> Callable[[int], Path | None]:
         return scratch / "source"
 
     return source_of
-
-
-def _write_responses(receipts: Receipts, path: Path) -> int:
-    ResponseCache(path).close()
-    db = sqlite3.connect(path, isolation_level=None)
-    try:
-        db.execute("pragma journal_mode=delete")
-        db.execute("begin")
-        rows = receipts.responses(REPLAYED_ROLES)
-        count = db.executemany("insert into cache (key, response, model, at) values (?,?,?,?)", rows).rowcount
-        db.execute("commit")
-        db.execute("vacuum")
-    finally:
-        db.close()
-    return max(0, count)
 
 
 def _without_responses(receipts: Receipts) -> int:

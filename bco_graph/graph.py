@@ -7,15 +7,19 @@ notes     the same as vanilla; its one document is a file that the proposer edit
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 from langgraph.graph import START, StateGraph
 
 from bco_graph.binding import RunHandle, bind
 from bco_graph.config import RunConfig
 from bco_graph.nodes import evaluate, grade, predict, propose, update
-from bco_graph.protocols import Proposer, Suite
+from bco_graph.protocols import Proposer, Role, Suite
 from bco_graph.state import BCOState
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
 
 
 def create_bco(
@@ -24,16 +28,18 @@ def create_bco(
     suite: Suite | None = None,
     proposer: Proposer | None = None,
     target: str | None = None,
+    models: Mapping[Role, BaseChatModel] | None = None,
     state_schema: type[BCOState] = BCOState,
     handle: RunHandle | None = None,
 ) -> StateGraph[Any, Any, Any, Any]:
     """The uncompiled graph of a run; the caller compiles it and owns checkpointer and store.
 
     `suite` and `proposer` take the place of what the config names; `target` names another deployment of
-    `models.model_list`. The run folder is opened by the first node that runs, and continued where it exists. The
-    graph takes `{}` as input; give `recursion_limit=recursion_limit(config)` when it is invoked.
+    `models.model_list`; `models` are LangChain chat models that play a role, such as `{"target": ChatOpenAI(...)}`.
+    The run folder is opened by the first node that runs, and continued where it exists. The graph takes `{}` as input;
+    give `recursion_limit=recursion_limit(config)` when it is invoked.
     """
-    run = handle or RunHandle(config, suite=suite, proposer=proposer, target=target)
+    run = handle or RunHandle(config, suite=suite, proposer=proposer, target=target, models=models)
     graph = StateGraph(state_schema)
     graph.add_node("evaluate", bind(evaluate, run))
     graph.add_node("propose", bind(propose, run))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import platform
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from bco_graph import prompts
 from bco_graph.baseline import copy_baseline
@@ -25,6 +25,7 @@ from bco_graph.events import Events
 from bco_graph.evidence import EvidenceSurface
 from bco_graph.gateway import Gateway
 from bco_graph.ledger import Ledger
+from bco_graph.model_sections import CODE
 from bco_graph.proposers import make_proposer
 from bco_graph.protocols import Proposer, Role, Suite, Task
 from bco_graph.receipts import Receipts, ResultRow, dumps
@@ -35,6 +36,9 @@ from bco_graph.sinks import Feeds, make_sinks
 from bco_graph.state import JSON, Split, candidate_id
 from bco_graph.suites import digest_of, load_suite, take
 from bco_graph.tampering import Digests, digest_of_all, digests, guarded_files, require_same, suite_home
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,7 @@ def open_run(
     suite: Suite | None = None,
     proposer: Proposer | None = None,
     target: str | None = None,
+    models: Mapping[Role, BaseChatModel] | None = None,
     baseline: Path | None = None,
     overwrite: bool = False,
     extra_cache: Path | None = None,
@@ -146,7 +151,7 @@ def open_run(
     Raises ConfigError, RunLocked, RunExists, RunMismatch, RunUnreadable, or what a role's first call raised; then no
     run is left behind.
     """
-    config = _with_target(config, target)
+    config = _with_models(_with_target(config, target), models or {})
     sinks = make_sinks(config.sinks)
     suite = suite or load_suite(config)
     folder = RunFolder(config.run_dir.resolve())
@@ -158,7 +163,8 @@ def open_run(
     opened: _Opened | None = None
     try:
         opened = _open_folder(
-            config, folder, suite, tasks, fresh=fresh, overwrite=overwrite, extra_cache=extra_cache, offline=offline
+            config, folder, suite, tasks, fresh=fresh, overwrite=overwrite, extra_cache=extra_cache, offline=offline,
+            models=models,
         )
         run = _assemble(config, folder, suite, tasks, scaffold, opened, proposer, baseline, lock)
         if not folder.exists():
@@ -207,6 +213,12 @@ def _check_roles(run: RunContext) -> None:
             pool.submit(asyncio.run, run.gateway.check(role)).result()
 
 
+def _with_models(config: RunConfig, models: Mapping[Role, BaseChatModel]) -> RunConfig:
+    """A role that only the code names is on record as such."""
+    roles: dict[str, str] = {role: CODE for role in models if getattr(config.roles, role, None) is None}
+    return config.model_copy(update={"roles": config.roles.model_copy(update=roles)})
+
+
 @dataclass(frozen=True)
 class _Opened:
     receipts: Receipts
@@ -226,6 +238,7 @@ def _open_folder(
     overwrite: bool,
     extra_cache: Path | None,
     offline: bool,
+    models: Mapping[Role, BaseChatModel] | None,
 ) -> _Opened:
     folder.claim(fresh=fresh, overwrite=overwrite)
     stored = folder.read() if folder.exists() else None
@@ -236,7 +249,8 @@ def _open_folder(
     try:
         ledger = Ledger(config.budget, receipts)
         gateway = Gateway(
-            config.models, config.roles, ledger, receipts, run_dir=folder.root, extra_cache=extra_cache, offline=offline
+            config.models, config.roles, ledger, receipts, run_dir=folder.root, extra_cache=extra_cache, offline=offline,
+            chat_models=models,
         )
         gateway.start()
         guarded = digests(guarded_files(suite, config.suite_options, Path(config.base)))
@@ -260,6 +274,7 @@ def _manifest(
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
         "prompts": prompts.digests(),
         "fingerprint": gateway.fingerprint("target"),
+        "prices": gateway.prices(),
         "suite": {
             "name": suite.name,
             "train": digest_of(suite, tasks),
@@ -319,6 +334,7 @@ def _assemble(
 ) -> RunContext:
     store = CandidateStore(folder.candidates)
     events = Events(folder.events)
+    opened.gateway.warn(events.warn)
     evidence = EvidenceSurface(folder, config.method, store, opened.receipts)
     evidence.write_skill(prompts.skill(config.method, surface=suite.surface(), task=_task(suite, tasks)))
     executor = LocalExecutor(config.evaluation, socket_path=opened.gateway.socket_path, hide=_hidden(folder, suite))

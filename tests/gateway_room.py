@@ -36,6 +36,12 @@ class Room:
     def ask(self, request: Mapping[str, Any], caller: Caller = JOB) -> dict[str, Any]:
         return asyncio.run(self.gateway.complete(caller, request))
 
+    def warnings(self) -> list[tuple[str, str]]:
+        """What was to be said so far."""
+        told: list[tuple[str, str]] = []
+        self.gateway.warn(lambda about, message: told.append((about, message)))
+        return told
+
     @property
     def calls(self) -> list[CallRecord]:
         return self.receipts.calls_of(JOB.candidate, JOB.task, JOB.repeat)
@@ -46,13 +52,14 @@ def opened(folder: Path, *deployments: Mapping[str, Any], **options: Any) -> Ite
     """A started gateway; the first deployment is the target's. Options beside those of the gateway: `budget`,
     `roles`, and settings of `models`."""
     folder.mkdir(parents=True, exist_ok=True)
-    own = {name: options.pop(name) for name in ("extra_cache", "offline") if name in options}
+    own = {name: options.pop(name) for name in ("extra_cache", "offline", "chat_models") if name in options}
     budget, roles = options.pop("budget", {}), options.pop("roles", {})
     models = Models.model_validate({"model_list": [dict(d) for d in deployments], "retries": 0, **options})
     receipts = Receipts(folder / "receipts.sqlite")
     try:
         ledger = Ledger(Budget.model_validate(budget), receipts)
-        chosen = Roles.model_validate({"target": deployments[0]["model_name"], **roles})
+        first = deployments[0]["model_name"] if deployments else "code"
+        chosen = Roles.model_validate({"target": first, **roles})
         with Gateway(models, chosen, ledger, receipts, run_dir=folder, backoff_s=0.01, **own) as gateway:
             yield Room(gateway, receipts, ledger)
     finally:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from bco_graph.errors import RequestRejected, RunUnreadable, UpstreamUnavailable
-from bco_graph.gateway.cache import ResponseCache, cache_key
+from bco_graph.gateway.cache import ResponseCache, cache_key, write_responses
 from bco_graph.protocols import Caller
 from bco_graph.receipts import dumps
 from bco_graph.testing import Reply, ScriptedModelServer
@@ -172,7 +172,7 @@ def test_an_exported_cache_replays_a_run_offline_and_says_what_it_does_not_cover
         deployment = server.deployment("m")
         with opened(tmp_path / "a", deployment) as room:
             told = [text(room.ask(says("vote"))) for _ in range(2)]
-            assert room.gateway.export_cache(shipped) == 2
+            assert write_responses(shipped, room.receipts.responses(("target",))) == 2
     shipped.chmod(0o400)
     shipped.parent.chmod(0o500)
     try:
@@ -192,11 +192,11 @@ def test_an_extra_cache_is_asked_before_a_call_is_made_and_never_written(tmp_pat
         deployment = server.deployment("m", temperature=0)
         with opened(tmp_path / "a", deployment) as room:
             room.ask(says("one"))
-            room.gateway.export_cache(shipped)
+            write_responses(shipped, room.receipts.responses(("target",)))
         before = shipped.read_bytes()
         with opened(tmp_path / "b", deployment, extra_cache=shipped) as room:
             assert [text(room.ask(says(word))) for word in ("one", "two")] == ["answer 0", "answer 1"]
-            assert room.gateway.export_cache(tmp_path / "both.sqlite") == 2
+            assert write_responses(tmp_path / "both.sqlite", room.receipts.responses(("target",))) == 2
         assert shipped.read_bytes() == before
 
 

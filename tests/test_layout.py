@@ -15,8 +15,8 @@ PACKAGE = ROOT / "bco_graph"
 
 LAYERS = [
     {"errors", "sections", "state", "probability", "signature", "strict_json"},
-    {"prose", "submissions", "protocols", "events", "config", "sink_sections", "receipts", "run_folder", "scaffold_tree", "prompts"},
-    {"testing", "selection", "world_model", "prediction", "ledger", "candidates"},
+    {"prose", "submissions", "protocols", "events", "config", "model_sections", "sink_sections", "receipts", "run_folder", "scaffold_tree", "prompts"},
+    {"testing", "redaction", "selection", "world_model", "prediction", "ledger", "candidates"},
     {"task_tables", "paper_prediction", "gateway", "benchmarks"},
     {"calibration", "evidence", "suites", "proposers", "evaluation"},
     {"sinks", "distill", "records", "baseline", "document", "reserve", "tampering"},

@@ -10,15 +10,16 @@ from dataclasses import dataclass, replace
 from bco_graph.errors import BcoError, ModelCallError, UpstreamUnavailable
 from bco_graph.gateway.cache import ResponseCache
 from bco_graph.gateway.deployments import Deployed
-from bco_graph.gateway.failures import Redactor
 from bco_graph.gateway.group_commit import GroupCommit
 from bco_graph.gateway.lanes import is_completion, parsed
+from bco_graph.gateway.notices import Notices
 from bco_graph.gateway.pinning import Pinned
 from bco_graph.gateway.prices import Price
 from bco_graph.gateway.replies import NO_USAGE, Usage, storable, usage_of
 from bco_graph.ledger import Hold, Ledger
 from bco_graph.protocols import Caller
 from bco_graph.receipts import CallRecord, Receipts, dumps
+from bco_graph.redaction import Redactor
 from bco_graph.state import JSON
 
 _Written = tuple[CallRecord, tuple[str, str, str] | None]
@@ -58,6 +59,7 @@ class Booking:
     ledger: Ledger
     receipts: Receipts
     redactor: Redactor
+    notices: Notices
     cache: ResponseCache | None
 
     def __post_init__(self) -> None:
@@ -112,6 +114,8 @@ class Booking:
     def _record(self, call: Call, landed: Landed, *, attempts: int, changes: Mapping[str, JSON]) -> CallRecord:
         caller, usage = call.caller, landed.usage
         model = landed.model or call.deployed.model
+        kept = json.loads(self.redactor.known(dumps(changes))) if changes else {}
+        self.notices.changed(call.deployed.name, kept)
         return CallRecord(
             role=caller.role, candidate=caller.candidate, task=caller.task, repeat=caller.repeat, step=caller.step,
             deployment=call.deployed.name, model=model, key=call.key, cached=False, attempts=attempts,
@@ -119,7 +123,7 @@ class Booking:
             prompt_tokens=usage.prompt, cached_tokens=usage.cached, completion_tokens=usage.completion,
             usd=self._usd(call.deployed, model, usage), seconds=time.monotonic() - call.started,
             request=self.redactor.known(call.sent), response=landed.reply or _told(landed.error),
-            changes=json.loads(self.redactor.known(dumps(changes))) if changes else {},
+            changes=kept,
         )  # fmt: skip
 
     def _usd(self, deployed: Deployed, model: str, usage: Usage) -> float | None:

@@ -7,11 +7,10 @@ many-eth time one caller asks the same within one repeat. Errors are never store
 from __future__ import annotations
 
 import hashlib
-import os
 import sqlite3
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from bco_graph.errors import RunUnreadable
@@ -60,35 +59,26 @@ class ResponseCache:
             self._own.executemany("insert or ignore into cache values (?,?,?,?)", [(*row, at) for row in rows])
             self._own.execute("commit")
 
-    def export(self, path: Path) -> int:
-        """Write all responses of both files to a new one in the order of their keys; returns how many."""
-        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        partial.unlink(missing_ok=True)
-        with self._lock:
-            rows: dict[str, tuple[str, str, str, float]] = {}
-            try:
-                for db in (self._extra, self._own):
-                    if db is not None:
-                        rows |= {str(row[0]): row for row in db.execute("select key, response, model, at from cache")}
-            except sqlite3.DatabaseError as error:
-                raise RunUnreadable(f"the stored responses cannot be read: {error}") from error
-        target = sqlite3.connect(partial, isolation_level=None)
-        try:
-            target.execute(_TABLE)
-            target.execute("begin")
-            target.executemany("insert into cache values (?,?,?,?)", [rows[key] for key in sorted(rows)])
-            target.execute("commit")
-        finally:
-            target.close()
-        partial.replace(path)
-        return len(rows)
-
     def close(self) -> None:
         with self._lock:
             self._read.close()
             self._own.close()
             if self._extra is not None:
                 self._extra.close()
+
+
+def write_responses(path: Path, rows: Iterable[tuple[str, str, str, float]]) -> int:
+    """Make a file of recorded responses, (key, response, model, at) each, for `extra`; returns how many. Equal rows in
+    equal order give equal bytes. `path` is not there yet."""
+    db = sqlite3.connect(path, isolation_level=None)
+    try:
+        db.execute(_TABLE)
+        db.execute("begin")
+        count = db.executemany("insert into cache (key, response, model, at) values (?,?,?,?)", rows).rowcount
+        db.execute("commit")
+    finally:
+        db.close()
+    return max(0, count)
 
 
 def _open(path: Path, mode: str, *statements: str) -> sqlite3.Connection:

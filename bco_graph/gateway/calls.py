@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import json
 import time
 from collections.abc import Mapping
@@ -26,6 +27,7 @@ from bco_graph.gateway.askings import Askings
 from bco_graph.gateway.booking import Booking, Call, Landed
 from bco_graph.gateway.cache import ResponseCache, cache_key
 from bco_graph.gateway.deployments import Deployed, LaneName
+from bco_graph.gateway.dropping import Dropping
 from bco_graph.gateway.lanes import Lane, Retries
 from bco_graph.gateway.pinning import Pinned, pin
 from bco_graph.gateway.prices import Price
@@ -54,6 +56,7 @@ class Calls:
     _flights: dict[str, asyncio.Task[Landed]] = field(default_factory=dict)
     _under_way: set[asyncio.Task[Landed]] = field(default_factory=set)
     _askings: Askings = field(default_factory=Askings)
+    _dropping: Dropping = field(default_factory=Dropping)
 
     async def complete(self, caller: Caller, request: Mapping[str, JSON], *, probe: bool = False) -> str:
         """The reply as JSON text. `request` is parsed JSON; `probe`: one attempt, neither looked up nor stored."""
@@ -67,7 +70,8 @@ class Calls:
         flight = self._flights.get(call.key) if cache is not None else None
         joined = flight is not None
         if flight is None:
-            flight = self._launch(call, replace(self.retries, retries=0) if probe else self.retries, cache)
+            once = probe or call.deployed.own_retries
+            flight = self._launch(call, replace(self.retries, retries=0) if once else self.retries, cache)
         landed = await asyncio.shield(flight)
         if landed.error is not None:
             self._askings.forget(caller, call.first_key)
@@ -138,7 +142,7 @@ class Calls:
             return Landed(error=await self.booking.refused(call, error))
         failed: list[JSON] = []
         changes = dict(call.pinned.changes)
-        landed = await self._send(call, retries, failed, changes)
+        call, landed = await self._send(call, retries, failed, changes)
         if failed:
             changes["retries"] = failed
         await self.booking.landed(call, landed, hold, attempts=len(failed) + 1, changes=changes, store=store)
@@ -159,30 +163,39 @@ class Calls:
         tokens, usd = (0, 0.0) if most is None else _worst_case(estimated_tokens(length), most, price)
         return self.booking.ledger.check(deployed.role, price is not None, model=deployed.model, tokens=tokens, usd=usd)
 
-    async def _send(self, call: Call, retries: Retries, failed: list[JSON], changes: dict[str, JSON]) -> Landed:
-        """`failed` and `changes` are added to."""
-        deployed = call.deployed
+    async def _send(
+        self, call: Call, retries: Retries, failed: list[JSON], changes: dict[str, JSON]
+    ) -> tuple[Call, Landed]:
+        """The call as it was sent in the end, and how it ended; `failed` and `changes` are added to."""
         try:
-            lane = self.lanes[deployed.lane]
-            raw = await retries.run(lambda: lane.complete(deployed, call.pinned), failed)
-            return self._land(call, raw, changes)
+            while True:
+                call = self._without_refused(call, changes)
+                attempt = functools.partial(self.lanes[call.deployed.lane].complete, call.deployed, call.pinned)
+                try:
+                    return call, self._land(call, await retries.run(attempt, failed), changes)
+                except RequestRejected as error:
+                    self._dropping.refused(call.deployed, call.pinned, error)
         except ModelCallError as error:
             error.attempts = len(failed) + 1
-            return Landed(error=self.booking.redacted(error))
+            return call, Landed(error=self.booking.redacted(error))
         except asyncio.CancelledError:
-            return Landed(error=UpstreamUnavailable("the gateway was closed while this call was under way"))
+            return call, Landed(error=UpstreamUnavailable("the gateway was closed while this call was under way"))
         except Exception as error:
             # A fault of ours, of litellm's or of llama.cpp's says nothing about who called; it must be on record.
-            message = f"the {deployed.lane} lane failed: {type(error).__name__}: {error}"
-            return Landed(error=self.booking.redacted(UpstreamUnavailable(message, attempts=len(failed) + 1)))
+            message = f"the {call.deployed.lane} lane failed: {type(error).__name__}: {error}"
+            return call, Landed(error=self.booking.redacted(UpstreamUnavailable(message, attempts=len(failed) + 1)))
+
+    def _without_refused(self, call: Call, changes: dict[str, JSON]) -> Call:
+        pinned = self._dropping.known(call.deployed, call.pinned, changes)
+        return call if pinned is call.pinned else replace(call, pinned=pinned, sent=pinned.text(call.deployed.model))
 
     def _land(self, call: Call, raw: dict[str, JSON], changes: dict[str, JSON]) -> Landed:
         served_by = str(raw.pop("served_by", call.deployed.model))
         if served_by != call.deployed.model:
             changes["model"] = {"asked": call.deployed.model, "sent": served_by}
-        for name in raw.pop("dropped", ()):
-            changes[name] = {"asked": call.pinned.request[name], "by": "litellm_settings.drop_params"}
         reply = whole(raw)
+        deployed = call.deployed
+        self.booking.notices.answered(deployed.name, served_by, deployed.model, reply.get("system_fingerprint"))
         usage = usage_of(reply)
         if usage is None:
             told = json.dumps(reply["choices"][0]["message"])

@@ -14,18 +14,24 @@ from urllib.parse import urlsplit
 from bco_graph.config import Deployment, Models, Roles, nearest
 from bco_graph.errors import ConfigError
 from bco_graph.gateway.parameters import FORWARDED, is_route, parameters_of
+from bco_graph.model_sections import CODE
 from bco_graph.protocols import Role
+from bco_graph.receipts import dumps
+from bco_graph.redaction import secrets_in
 from bco_graph.state import JSON
 
-LaneName = Literal["litellm", "forward", "local"]
+LaneName = Literal["litellm", "forward", "local", "chat_model"]
 
-_SECRET_NAMES = ("key", "secret", "token", "password", "credential", "authorization", "cookie")
 _DIRECT = ("openai/", "hosted_vllm/")
 
 
 @dataclass(frozen=True)
 class Deployed:
-    """What a role calls. `parameters` win over what a caller asks; `route` is how it is reached, keys included."""
+    """What a role calls. `parameters` win over what a caller asks; `route` is how it is reached, keys included.
+
+    `drop_params`: what the endpoint refuses is left out, on record; `left_out` names what always is, and by what.
+    `own_retries`: the model retries by itself. `identity` is, of a model given in code, what makes it the same one.
+    """
 
     role: Role
     name: str
@@ -34,6 +40,10 @@ class Deployed:
     parameters: Mapping[str, JSON]
     route: Mapping[str, Any] = field(repr=False)
     source: Deployment = field(repr=False)
+    drop_params: bool = False
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    own_retries: bool = False
+    identity: Mapping[str, JSON] = field(default_factory=dict)
 
     @cached_property
     def api_base(self) -> str | None:
@@ -45,6 +55,8 @@ class Deployed:
         """Where the model answers: part of each response's identity, and free of credentials."""
         if self.lane == "local":
             return "in-process"
+        if self.lane == "chat_model":
+            return dumps(self.identity)
         if self.api_base is None:
             return self.model.partition("/")[0]
         parts = urlsplit(self.api_base)
@@ -52,6 +64,8 @@ class Deployed:
 
     @property
     def host(self) -> str:
+        if self.lane == "chat_model":
+            return str(self.identity["class"])
         return urlsplit(self.endpoint).netloc or self.endpoint
 
 
@@ -66,12 +80,18 @@ class Fleet:
     secrets: frozenset[str] = field(repr=False)
 
 
-def resolve(models: Models, roles: Roles, environ: Mapping[str, str]) -> Fleet:
-    """Look up every role's deployment and key. Raises ConfigError for a wrong parameter or a mixed target."""
+def resolve(
+    models: Models, roles: Roles, environ: Mapping[str, str], in_code: Mapping[Role, Deployed] | None = None
+) -> Fleet:
+    """Look up every role's deployment and key; `in_code` are those of models given in code. Raises ConfigError for a
+    wrong parameter or a mixed target."""
     found: dict[Role, Deployed] = {}
     problems: dict[Role, ConfigError] = {}
     for role in get_args(Role):
         name = getattr(roles, role)
+        if in_code and role in in_code:
+            found[cast(Role, role)] = in_code[cast(Role, role)]
+            continue
         if name is None:
             continue
         try:
@@ -81,11 +101,11 @@ def resolve(models: Models, roles: Roles, environ: Mapping[str, str]) -> Fleet:
                 f"role {role!r}, deployment {name!r}: the environment variable {missing.variable!r} is not set, "
                 f"which litellm_params.{missing.where} names; export it and run again"
             )
-    pinned = {deployed.name for deployed in found.values()}
+    pinned = {deployed.name for deployed in found.values() if deployed.parameters}
     entries = (_router_entry(deployment, environ, pinned) for deployment in models.model_list)
     router = [entry for entry in entries if entry is not None]
     routes = [deployed.route for deployed in found.values()] + [entry["litellm_params"] for entry in router]
-    return Fleet(found, problems, router, frozenset(_secrets(routes)))
+    return Fleet(found, problems, router, frozenset(value for route in routes for _, value in secrets_in(route)))
 
 
 class _KeyMissing(Exception):
@@ -97,6 +117,11 @@ class _KeyMissing(Exception):
 
 def _deployed(role: Role, name: str, models: Models, environ: Mapping[str, str]) -> Deployed:
     group = [deployment for deployment in models.model_list if deployment.model_name == name]
+    if not group and name == CODE:
+        raise ConfigError(
+            f"roles.{role} is {CODE!r}, but no model is given in code: create_bco(config, models={{{role!r}: model}}), "
+            "or name a deployment of models.model_list"
+        )
     if not group:
         names = [deployment.model_name for deployment in models.model_list]
         raise ConfigError(
@@ -105,21 +130,26 @@ def _deployed(role: Role, name: str, models: Models, environ: Mapping[str, str])
         )
     first = group[0]
     model, parameters = str(first.litellm_params["model"]), parameters_of(first)
-    for other in group[1:]:
-        if (str(other.litellm_params["model"]), parameters_of(other)) != (model, parameters):
+    if any((str(other.litellm_params["model"]), parameters_of(other)) != (model, parameters) for other in group[1:]):
+        if role == "target":
             raise ConfigError(
                 f"deployments named {name!r} differ in model or parameters: role {role!r} needs one frozen model; "
                 "give them other names, or make them differ in endpoint and key only"
             )
+        parameters = {}  # each deployment of the group keeps its own
     route = _filled({key: value for key, value in first.litellm_params.items() if is_route(key)}, environ)
     lane = _lane(first, models, alone=len(group) == 1, role=role)
-    return Deployed(role, name, model, lane, parameters, route, first)
+    drop, also = (first.litellm_params.get(key) for key in ("drop_params", "additional_drop_params"))
+    left_out = {str(key): "litellm_params.additional_drop_params" for key in also or ()}
+    drops = models.litellm_settings.get("drop_params") is True if drop is None else drop is True
+    return Deployed(role, name, model, lane, parameters, route, first, drop_params=drops, left_out=left_out)
 
 
 def _lane(deployment: Deployment, models: Models, *, alone: bool, role: Role) -> LaneName:
     """`local` for models in this process; `forward` where the deployment speaks OpenAI's protocol itself and
     nothing is asked of litellm but that; else `litellm`. `model_info.lane` chooses between the last two."""
     params, asked = deployment.litellm_params, deployment.model_info.get("lane")
+    ours = {"drop_params", "additional_drop_params"}
     if str(params["model"]).startswith("local/"):
         return "local"
     direct = str(params["model"]).startswith(_DIRECT) and bool(params.get("api_base") or params.get("base_url"))
@@ -128,8 +158,8 @@ def _lane(deployment: Deployment, models: Models, *, alone: bool, role: Role) ->
             f"deployment {deployment.model_name!r} (role {role!r}): model_info.lane is {asked!r}; expected 'litellm', "
             "or 'forward' where the model is openai/... or hosted_vllm/... and has an api_base"
         )
-    plain = all(not is_route(name) or name in FORWARDED or "cost" in name for name in params)
-    settings = bool(models.router_settings) or bool(set(models.litellm_settings) - {"drop_params"})
+    plain = all(not is_route(name) or name in FORWARDED | ours or "cost" in name for name in params)
+    settings = bool(models.router_settings) or bool(set(models.litellm_settings) - ours)
     free = alone and direct and plain and not settings
     return "forward" if asked == "forward" or (free and asked is None) else "litellm"
 
@@ -156,18 +186,7 @@ def _router_entry(deployment: Deployment, environ: Mapping[str, str], pinned: se
         params = _filled(deployment.litellm_params, environ)
     except _KeyMissing:
         return None
+    params.pop("drop_params", None)  # dropping is ours, on record
     if deployment.model_name in pinned:
         params = {name: value for name, value in params.items() if is_route(name)}
     return {"model_name": deployment.model_name, "litellm_params": params, "model_info": dict(deployment.model_info)}
-
-
-def _secrets(routes: list[Mapping[str, Any]]) -> list[str]:
-    """Values that must never be written down: whatever a name calls a key, a secret, a token or the like."""
-    found: list[str] = []
-    for route in routes:
-        for name, value in route.items():
-            if isinstance(value, Mapping):
-                found += _secrets([value])
-            elif isinstance(value, str) and any(word in name.lower() for word in _SECRET_NAMES):
-                found += [value, value.removeprefix("Bearer ")]
-    return found

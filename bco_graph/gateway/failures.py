@@ -1,4 +1,4 @@
-"""Upstream failures as this package's errors, by status and code; and what must not be written down of them.
+"""Upstream failures as this package's errors, by status and code.
 
 One table for all lanes. The text of an error is looked at for one thing only: some servers report an overflow of the
 context window as a plain 400 without a code. The text of an answer is never looked at.
@@ -7,8 +7,6 @@ context window as a plain 400 without a code. The text of an answer is never loo
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable
 from email.utils import parsedate_to_datetime
 from time import time
 
@@ -30,10 +28,6 @@ _OVERFLOW_TEXTS = (
     "exceeds the available context size",
 )
 _MAY_PASS = frozenset({408, 409, 425, 429})
-_KEY_PATTERNS = re.compile(
-    r"\b(?:sk|pk|rk|gsk|xai|key)-[A-Za-z0-9_*-]{8,}|\bAIza[0-9A-Za-z_-]{20,}|(?<=Bearer )[^\s\"',}]{8,}"
-    r"|(?<=[?&]key=)[^\s&\"']+|(?<=[?&]api_key=)[^\s&\"']+"
-)
 
 
 def failure(
@@ -69,27 +63,3 @@ def retry_after_s(header: str | None) -> float | None:
         except (ValueError, OverflowError):
             return None
     return max(0.0, asked_s) if math.isfinite(asked_s) else None
-
-
-class Redactor:
-    """Takes keys out of text. `known` are the values of the keys in use.
-
-    Placeholders such as `none` or `EMPTY` are no keys: in answers, only values of 12 characters and more are replaced,
-    in errors those of 8 and more.
-    """
-
-    def __init__(self, known: Iterable[str]) -> None:
-        self._known = sorted({value for value in known if len(value) >= 8}, key=len, reverse=True)
-
-    def known(self, text: str) -> str:
-        """Replace the keys in use; for answers and requests, whose other text must stay as it is."""
-        for value in self._known:
-            if len(value) >= 12:
-                text = text.replace(value, "[redacted]")
-        return text
-
-    def error(self, text: str) -> str:
-        """Replace the keys in use and whatever looks like a key; for the text of errors."""
-        for value in self._known:
-            text = text.replace(value, "[redacted]")
-        return _KEY_PATTERNS.sub("[redacted]", text)

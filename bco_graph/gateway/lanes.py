@@ -1,8 +1,9 @@
-"""How a request reaches a model: one protocol, three lanes, one retry layer above them.
+"""How a request reaches a model: one protocol, four lanes, one retry layer above them.
 
 forward   (here)       the deployment speaks OpenAI's protocol: posted over one shared aiohttp session
 litellm   (routed.py)  everything else, and whatever asks for litellm's router
 local     (local.py)   models that run in this process
+chat      (chat_models.py)  LangChain chat models given in code
 
 A lane makes one attempt, within the time limit it was built with. It returns the completion as it came, or raises a
 ModelCallError.
@@ -30,7 +31,7 @@ from bco_graph.strict_json import MAX_DEPTH, is_too_deep
 
 RETRY_AFTER_CAP_S = 60.0
 """The longest wait that an upstream's Retry-After is granted."""
-_OURS = frozenset({"served_by", "dropped"})
+_OURS = frozenset({"served_by"})
 """What a lane may add to a completion; an endpoint may not."""
 
 
@@ -39,7 +40,7 @@ class Lane(Protocol):
 
     async def complete(self, deployed: Deployed, pinned: Pinned) -> dict[str, JSON]:
         """One attempt. Beside the completion, the result may hold `served_by`, the model that answered where it is
-        not the deployment's, and `dropped`, the names of parameters that were left out."""
+        not the deployment's."""
 
     async def close(self) -> None:
         """Close every connection; a lane is not used again."""

@@ -29,13 +29,8 @@ _ROUTE = frozenset({
     "cache_read_input_token_cost", "cache_creation_input_token_cost", "n_ctx", "n_threads",
 })  # fmt: skip
 OURS: Mapping[str, str] = {
-    "num_retries": "set models.retries instead", "max_retries": "set models.retries instead",
-    "retry_policy": "set models.retries instead", "model_group_retry_policy": "set models.retries instead",
-    "timeout": "set models.timeout_s instead", "request_timeout": "set models.timeout_s instead",
-    "stream_timeout": "set models.timeout_s instead", "cache": "set models.cache instead",
-    "cache_params": "set models.cache instead", "cache_responses": "set models.cache instead",
     "model_list": "it has its place, models.model_list", "stream": "replies are always asked for whole",
-    "stream_options": "replies are always asked for whole",
+    "stream_options": "replies are always asked for whole", "cache": "set models.cache instead",
 }  # fmt: skip
 """What litellm takes in its settings or parameters and this gateway does itself, with the advice for it."""
 

@@ -2,7 +2,8 @@
 
 For the target, a scaffold decides what it says (messages, tools, the form of the reply, where to stop) and may ask
 for a shorter reply than the deployment allows; everything else is the deployment's, and what the deployment does not
-name is left out. For the other roles, the deployment's parameters win and the rest passes.
+name is left out. For the other roles, the deployment's parameters win and the rest passes, but to a model that was
+given in code with parameters of its own.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def pin(deployed: Deployed, asked: Mapping[str, JSON]) -> Pinned:
 
 def _pinned(deployed: Deployed, asked: Mapping[str, JSON]) -> Pinned:
     _check_messages(asked.get("messages"))
-    frozen = deployed.role == "target"
+    frozen = deployed.role == "target" or deployed.lane == "chat_model"
     request: dict[str, JSON] = {}
     changes: dict[str, JSON] = {}
     for name, value in asked.items():

@@ -7,7 +7,6 @@ import difflib
 import inspect
 import json
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 from bco_graph.config import Models
@@ -37,24 +36,22 @@ class LitellmLane:
 
     def __init__(self, models: Models, fleet: Fleet) -> None:
         self._litellm = litellm()
-        _apply_settings(self._litellm, models)
+        self._before = _apply_settings(self._litellm, models)
         for deployed in fleet.roles.values():
             _require_key(self._litellm, deployed)
-        self._drop_params = models.litellm_settings.get("drop_params", False) is True
         self._timeout_s = models.timeout_s
         if any(entry["litellm_params"]["model"].startswith("local/") for entry in fleet.router):
             local.register()  # the router refuses a list with a provider that litellm does not know
-        settings = {"disable_cooldowns": True, **models.router_settings, "num_retries": 0, "timeout": models.timeout_s}
-        self._router = self._litellm.Router(model_list=fleet.router, **settings)
+        fallbacks = {name: value for name, value in models.litellm_settings.items() if name in _ROUTING}
+        settings = {"disable_cooldowns": True, **fallbacks, **models.router_settings}
+        self._router = self._litellm.Router(
+            model_list=fleet.router, **settings, num_retries=0, timeout=models.timeout_s
+        )
         self._models = {entry["litellm_params"]["model"] for entry in fleet.router}
-        self._routed = bool(models.router_settings) or bool(_ROUTING & set(models.litellm_settings))
+        self._routed = bool(models.router_settings) or bool(fallbacks)
         self._names = Counter(entry["model_name"] for entry in fleet.router)
 
     async def complete(self, deployed: Deployed, pinned: Pinned) -> dict[str, JSON]:
-        sent = dict(pinned.request)
-        dropped = self._unsupported(deployed, sent) if self._drop_params else []
-        for name in dropped:
-            del sent[name]
         seen: dict[str, Any] = {}
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -64,7 +61,7 @@ class LitellmLane:
                     num_retries=0,
                     max_retries=0,
                     logger_fn=lambda details: seen.update(raw=details.get("original_response")),
-                    **sent,
+                    **pinned.request,
                 )
         except TimeoutError as error:
             raise too_late(self._timeout_s) from error
@@ -74,8 +71,6 @@ class LitellmLane:
                 return dict(body)
             raise _failure(self._litellm, error, raw) from error
         reply: dict[str, JSON] = response.model_dump(exclude_none=True)
-        if dropped:
-            reply["dropped"] = dropped
         served_by = (getattr(response, "_hidden_params", None) or {}).get("litellm_model_name")
         if served_by in self._models and served_by != deployed.model:
             reply["served_by"] = served_by
@@ -87,23 +82,10 @@ class LitellmLane:
             return self._router.acompletion(model=deployed.name, **request)
         return self._litellm.acompletion(**deployed.route, **request)
 
-    def _unsupported(self, deployed: Deployed, request: Mapping[str, JSON]) -> list[str]:
-        """Names of the parameters that litellm would refuse for this model, given those that it takes."""
-        provider, _, name = deployed.model.partition("/")
-        taken: dict[str, JSON] = {}
-        refused = []
-        for key in sorted(set(request) - {"messages", "extra_body"}, key=lambda key: (key != "reasoning_effort", key)):
-            try:
-                self._litellm.utils.get_optional_params(
-                    model=name, custom_llm_provider=provider, drop_params=False, **taken, **{key: request[key]}
-                )
-                taken[key] = request[key]
-            except self._litellm.UnsupportedParamsError:
-                refused.append(key)
-        return refused
-
     async def close(self) -> None:
-        """Close litellm's clients of this loop; those of other loops may still be in use."""
+        """Put back litellm's settings, and close its clients of this loop; those of others may still be in use."""
+        for name, value in self._before.items():
+            setattr(self._litellm, name, value)
         cache = self._litellm.in_memory_llm_clients_cache
         suffix = cache.update_cache_key_with_event_loop("")
         for key in [key for key in cache.cache_dict if suffix and key.endswith(suffix)]:
@@ -115,10 +97,13 @@ class LitellmLane:
                 await result
 
 
-def _apply_settings(module: Any, models: Models) -> None:
-    """Set what `litellm_settings` says, and refuse what would be ignored or is this gateway's own business."""
+def _apply_settings(module: Any, models: Models) -> dict[str, Any]:
+    """Set what `litellm_settings` says, and refuse what would be ignored or is this gateway's own business.
+
+    Returns what was set before.
+    """
     known = {
-        "litellm_settings": set(vars(module)) | {"drop_params"},
+        "litellm_settings": set(vars(module)) | _ROUTING | {"drop_params"},
         "router_settings": set(inspect.signature(module.Router.__init__).parameters) - {"self"},
     }
     for section, names in known.items():
@@ -129,9 +114,11 @@ def _apply_settings(module: Any, models: Models) -> None:
                 near = difflib.get_close_matches(key, names, n=1)
                 hint = f" (did you mean {near[0]!r}?)" if near else ""
                 raise ConfigError(f"models.{section}.{key}: litellm has no such setting{hint}")
-    for key, value in models.litellm_settings.items():
-        if key != "drop_params":
-            setattr(module, key, value)
+    ours = {name: value for name, value in models.litellm_settings.items() if name not in _ROUTING | {"drop_params"}}
+    before = {name: getattr(module, name) for name in ours}
+    for name, value in ours.items():
+        setattr(module, name, value)
+    return before
 
 
 def _require_key(module: Any, deployed: Deployed) -> None:
@@ -153,7 +140,7 @@ def _failure(module: Any, error: Exception, raw: str) -> ModelCallError:
     if isinstance(error, module.ContextWindowExceededError):
         return ContextOverflow(message, status=400, raw=raw)
     if isinstance(error, module.UnsupportedParamsError):
-        return RequestRejected(f"{message}; litellm_settings.drop_params: true would leave it out", status=400, raw=raw)
+        return RequestRejected(message, status=400, raw=raw)
     status = getattr(error, "status_code", None)
     if not isinstance(status, int):
         return RequestRejected(f"litellm raised {type(error).__name__}: {message}", raw=raw)

@@ -1,6 +1,6 @@
-"""The gateway: one thread with one event loop, through which every model call of a run goes.
+"""The gateway: one thread with one event loop, through which every model call of a run goes. It alone holds keys.
 
-It is usable from any thread and any event loop, one `asyncio.run` after another included. It alone holds keys.
+It is usable from any thread and any event loop, one `asyncio.run` after another included.
 """
 
 from __future__ import annotations
@@ -16,26 +16,32 @@ from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiohttp import web
 
 from bco_graph.config import Models, Roles
 from bco_graph.errors import AuthenticationFailed, ConfigError, ModelCallError, UpstreamUnavailable
 from bco_graph.gateway import local
+from bco_graph.gateway.about import capabilities_of, fingerprint_of, key_hint, priced_of, windows_of
 from bco_graph.gateway.booking import Booking
 from bco_graph.gateway.cache import ResponseCache
 from bco_graph.gateway.calls import Calls
+from bco_graph.gateway.chat_models import ChatModelLane, in_code, secrets_of
 from bco_graph.gateway.deployments import Deployed, LaneName, resolve
-from bco_graph.gateway.failures import Redactor
 from bco_graph.gateway.http import SOCKET_NAME, Tokens, application, socket_folder
 from bco_graph.gateway.lanes import ForwardLane, Lane, Retries
-from bco_graph.gateway.prices import known_model, price_of
+from bco_graph.gateway.notices import Notices, Tell
+from bco_graph.gateway.prices import price_of
 from bco_graph.gateway.replies import storable
 from bco_graph.ledger import Ledger
 from bco_graph.protocols import Caller, Role
 from bco_graph.receipts import Receipts
+from bco_graph.redaction import Redactor, credentials_of
 from bco_graph.state import JSON
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
 
 T = TypeVar("T")
 
@@ -57,9 +63,10 @@ class _Running:
 class Gateway:
     """Implements `protocols.ModelCalls`. Use it as a context manager, or `start` and `close`; both may be repeated.
 
-    `extra_cache` is a file of recorded responses that is only read; with `offline`, a request that neither cache
-    holds is refused instead of sent. `backoff_s` is about the first wait before a retry. Raises ConfigError for a
-    wrong deployment; a missing key is reported by `start`, and by `check` for the role that it asks.
+    `chat_models` are LangChain chat models that play a role in place of what the config names for it. `extra_cache` is
+    a file of recorded responses that is only read; with `offline`, a request that neither cache holds is refused
+    instead of sent. `backoff_s` is about the first wait before a retry. Raises ConfigError for a wrong deployment; a
+    missing key is reported by `start`, and by `check` for the role that it asks.
     """
 
     def __init__(
@@ -70,6 +77,7 @@ class Gateway:
         receipts: Receipts,
         *,
         run_dir: Path,
+        chat_models: Mapping[Role, BaseChatModel] | None = None,
         extra_cache: Path | None = None,
         offline: bool = False,
         backoff_s: float = 0.5,
@@ -77,8 +85,13 @@ class Gateway:
         self._models, self._ledger, self._receipts = models, ledger, receipts
         self._run_dir, self._extra_cache, self._offline = run_dir, extra_cache, offline
         self._retries = Retries(models.retries, backoff_s)
-        self._fleet = resolve(models, roles, os.environ)
-        self._redactor = Redactor(self._fleet.secrets)
+        self._chat_models = dict(chat_models or {})
+        self._fleet = resolve(models, roles, os.environ, in_code(models, roles, self._chat_models))
+        in_models = secrets_of(self._chat_models.values())
+        self.redactor = Redactor([*self._fleet.secrets, *in_models, *credentials_of(os.environ)])
+        self._notices = Notices()
+        for line in models.ignored:
+            self._notices.say("models", f"not used: {line}")
         self._tokens = Tokens()
         self._life = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -138,13 +151,14 @@ class Gateway:
         file = ResponseCache(self._run_dir / "cache.sqlite", extra=self._extra_cache)
         stack.callback(file.close)
         cache = file if self._models.cache or self._offline else None
-        priced = [(d, price) for d in self._models.model_list if (price := price_of(d))]
+        priced = priced_of(self._models, self._fleet)
         booking = Booking(
             prices={d.model_name: price for d, price in priced},
             fallback_prices={str(d.litellm_params["model"]): price for d, price in priced},
             ledger=self._ledger,
             receipts=self._receipts,
-            redactor=self._redactor,
+            redactor=self.redactor,
+            notices=self._notices,
             cache=cache,
         )
         stack.callback(booking.close)
@@ -152,7 +166,7 @@ class Gateway:
             roles=self._fleet.roles,
             problems=self._fleet.problems,
             lanes=await self._lanes(stack),
-            windows={d.name: window for d in self._fleet.roles.values() if (window := _window(d))},
+            windows=windows_of(self._models, self._fleet),
             booking=booking,
             retries=self._retries,
             cache=cache,
@@ -178,6 +192,8 @@ class Gateway:
             lanes["forward"] = ForwardLane(self._models.timeout_s)
         if "local" in used:
             lanes["local"] = local.LocalLane(self._models.timeout_s)
+        if "chat_model" in used:
+            lanes["chat_model"] = ChatModelLane(self._chat_models, self._models.timeout_s)
         if "litellm" in used:
             from bco_graph.gateway.routed import LitellmLane
 
@@ -246,27 +262,18 @@ class Gateway:
 
     def fingerprint(self, role: Role) -> dict[str, JSON]:
         """What makes a role's model the same one: for run.json. No key, no credentials in the endpoint."""
-        deployed = self._deployed(role)
-        return {
-            "deployment": deployed.name,
-            "model": deployed.model,
-            "endpoint": deployed.host,
-            "parameters": dict(deployed.parameters),
-        }
+        return fingerprint_of(self._deployed(role))
 
     def prices(self) -> dict[str, JSON]:
         """By deployment, those that have a price: its model, and the rates in USD per token by which its calls are
         booked, as litellm names them. For run.json, so that money can be worked out again."""
-        priced = [(d, price) for d in self._models.model_list if (price := price_of(d))]
+        priced = priced_of(self._models, self._fleet)
         return {d.model_name: {"model": d.litellm_params["model"], "rates": dict(price.rates)} for d, price in priced}
 
     def capabilities(self, role: Role) -> dict[str, JSON]:
         """`tools`: whether the model calls tools, taken for granted of a model that nobody describes (`model_info`
         settles it); `window`: its tokens, None where nobody says."""
-        deployed = self._deployed(role)
-        listed = known_model(deployed.model)
-        said = {**listed, **deployed.source.model_info}.get("supports_function_calling", not listed)
-        return {"tools": deployed.lane != "local" and said is True, "window": _window(deployed)}
+        return capabilities_of(self._deployed(role))
 
     async def check(self, role: Role) -> str:
         """Make one cheap call, never retried or cached, and say in a line how it went.
@@ -283,29 +290,12 @@ class Gateway:
             reply = json.loads(await self._on_loop(call))
         except ModelCallError as error:
             where = f"role {role!r}, deployment {deployed.name!r} ({deployed.model} at {deployed.host})"
-            hint = f"; {_key_hint(deployed)}" if isinstance(error, AuthenticationFailed) else ""
+            hint = f"; {key_hint(deployed)}" if isinstance(error, AuthenticationFailed) else ""
             raise type(error)(f"{where}: {error}{hint}", status=error.status, attempts=error.attempts) from None
         tokens = reply["usage"].get("total_tokens", "unknown")
         return f"{deployed.model} at {deployed.host} answered in {time.monotonic() - started:.1f} s ({tokens} tokens)"
 
-    def export_cache(self, path: Path) -> int:
-        """Write every stored response to a new file that `extra_cache` takes; returns how many there are."""
-        cache = ResponseCache(self._run_dir / "cache.sqlite", extra=self._extra_cache)
-        try:
-            return cache.export(path)
-        finally:
-            cache.close()
-
-
-def _window(deployed: Deployed) -> int | None:
-    if deployed.lane == "local":
-        return local.window_of(deployed.route)
-    told = {**known_model(deployed.model), **deployed.source.model_info}.get("max_input_tokens")
-    return told if isinstance(told, int) else None
-
-
-def _key_hint(deployed: Deployed) -> str:
-    key = str(deployed.source.litellm_params.get("api_key") or "")
-    if key.startswith("os.environ/"):
-        return f"its key is the environment variable {key.removeprefix('os.environ/')!r}"
-    return "its key stands in litellm_params.api_key" if key else "no litellm_params.api_key is given"
+    def warn(self, tell: Tell) -> None:
+        """Have `tell` called, from any thread, with what it is about and a sentence, for what a person should hear of
+        once: settings that are not used, parameters changed or left out, another model that answered, drift."""
+        self._notices.listen(tell)

@@ -253,7 +253,6 @@ def test_a_file_of_recorded_responses_of_any_bytes_is_read_or_refused_and_left_a
         try:
             cache.get("k" * 64)
             cache.get("l" * 64)
-            cache.export(folder / "exported.sqlite")
         finally:
             cache.close()
 
