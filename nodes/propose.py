@@ -58,7 +58,8 @@ def _accept(run: RunContext, iteration: int, beliefs: frozenset[str], submission
 
 
 def _wrong_parent(run: RunContext, parent: str) -> list[str]:
-    known = run.candidates.ids()
+    # The store also holds edits that turned out to be no candidate, such as one that never asks the target.
+    known = [record["candidate"] for record in run.records.candidates()]
     if parent in known:
         return []
     return [f"parent {parent!r} is no evaluated candidate{nearest(parent, known)}; there are: {', '.join(known)}"]
