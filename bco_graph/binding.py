@@ -96,7 +96,11 @@ def bind(node: Node, handle: RunHandle) -> Runnable[Any, Any]:
         started = time.monotonic()
         begin(run, iteration)
         run.events.emit("node_started", iteration, node=name)
-        update = await node(state, run=run)
+        try:
+            update = await node(state, run=run)
+        except Exception as error:
+            run.gateway.redactor.scrub(error)
+            raise
         run.events.emit("node_ended", iteration, node=name, seconds=round(time.monotonic() - started, 3))
         after = {**state, **update}
         cut_off = name == "evaluate" and "outcome" not in update

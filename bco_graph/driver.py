@@ -73,6 +73,7 @@ async def _drive(graph: Any, thread: dict[str, Any], run: Any, answer: JSON, con
     await _extend(graph, thread, config, await graph.aget_state(thread))
     snapshot = await graph.aget_state(thread)
     begin(run, _reached(snapshot))
+    answer = run.gateway.redactor.plain(answer)
     given: Any = Command(resume=answer) if answer is not None else (None if snapshot.values or snapshot.next else {})
     drained = False
     try:

@@ -45,6 +45,10 @@ class EvidenceSurface:
         self._store.checkout(tree, self.scaffold)
         write_text(marker, wanted)
 
+    def reset_scaffold(self, tree: str) -> None:
+        """Lay `scaffold/` anew: a failed step's edits are kept nowhere, for they may hold what was refused."""
+        self._store.checkout(tree, self.scaffold)
+
     @property
     def scaffold(self) -> Path:
         return self.root / "scaffold"

@@ -151,7 +151,7 @@ class Step(Generic[T]):
     `schema` is the form of the submission; `accept` turns a valid one into the step's result or raises
     `SubmissionRefused` with reasons to send back. `accept` may be called several times and must have no effect
     when it raises. The workspace holds `SKILL.md` and the evidence; only `scaffold/` (step `propose`) and, in
-    method `notes`, `agent_notes.md` may be written.
+    method `notes`, `agent_notes.md` may be written. `redact` takes the run's keys out of what is handed in.
     """
 
     name: StepName
@@ -161,6 +161,7 @@ class Step(Generic[T]):
     instructions: str
     schema: type[BaseModel]
     accept: Callable[[BaseModel], T]
+    redact: Callable[[str], str] = str
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,10 @@ from bco_graph.proposers import make_proposer
 from bco_graph.protocols import Proposer, Role, Suite, Task
 from bco_graph.receipts import Receipts, ResultRow, dumps
 from bco_graph.records import Records
+from bco_graph.redaction import Redactor, inline_keys, surely_keys_in
 from bco_graph.reserve import heldout_reserve
 from bco_graph.run_folder import RunFolder, RunLock
+from bco_graph.scaffold_tree import scan_tree
 from bco_graph.sinks import Feeds, make_sinks
 from bco_graph.state import JSON, Split, candidate_id
 from bco_graph.suites import digest_of, load_suite, take
@@ -73,7 +75,13 @@ class RunContext:
 
     def check_scaffold(self, folder: Path) -> list[str]:
         """Reasons why a scaffold may not be evaluated; empty when it may. Costs no model call."""
-        return check_candidate(folder, self.suite.interface, self.leaks, self.executor)
+        redactor = self.gateway.redactor
+        keys = scan_tree(folder) or redactor.problems(folder, allow=surely_keys_in(self.initial_scaffold))
+        keys += [
+            f"agent_notes.md, line {line}: holds a credential; take it out"
+            for line in redactor.holds_credential(self.evidence.notes())
+        ]
+        return keys or check_candidate(folder, self.suite.interface, self.leaks, self.executor)
 
     @contextmanager
     def source(self, tree: str) -> Iterator[Path]:
@@ -166,6 +174,7 @@ def open_run(
             config, folder, suite, tasks, fresh=fresh, overwrite=overwrite, extra_cache=extra_cache, offline=offline,
             models=models,
         )
+        _require_no_key(config, scaffold, opened.gateway.redactor)
         run = _assemble(config, folder, suite, tasks, scaffold, opened, proposer, baseline, lock)
         if not folder.exists():
             _require_room(run)
@@ -182,6 +191,18 @@ def open_run(
             opened.receipts.close()
         lock.release()
         raise
+
+
+def _require_no_key(config: RunConfig, scaffold: Path, redactor: Redactor) -> None:
+    """Refuse what would carry a key in use into run.json or the candidate store."""
+    for deployment in config.models.model_list:
+        if inline := inline_keys(deployment.litellm_params):
+            raise ConfigError(
+                f"deployment {deployment.model_name!r}: litellm_params.{inline[0]} holds the key itself, which "
+                "run.json would keep: export it as an environment variable, and write os.environ/NAME there"
+            )
+    if problems := redactor.problems(scaffold, allow=surely_keys_in(scaffold)):
+        raise ConfigError(f"the initial scaffold {str(scaffold)!r} cannot be used: {'; '.join(problems)}")
 
 
 def _with_target(config: RunConfig, target: str | None) -> RunConfig:
@@ -341,6 +362,7 @@ def _assemble(
     evaluator = Evaluator(
         suite, executor, opened.receipts, events, opened.gateway.token,
         repeats=config.evaluation.repeats, grader_timeout_s=config.evaluation.grader_timeout_s,
+        redactor=opened.gateway.redactor,
     )  # fmt: skip
     return RunContext(
         config=config, folder=folder, suite=suite, tasks=tasks, initial_scaffold=scaffold,

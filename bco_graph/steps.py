@@ -54,8 +54,19 @@ async def perform(
         schema=schema_text(schema),
         **fields,
     )
-    step = Step(name, iteration, run.config.method, run.evidence.root, instructions, schema, accept)
-    record = await _ask(run, step)
+    redactor = run.gateway.redactor
+
+    def accept_clean(given: BaseModel) -> dict[str, JSON]:
+        said = given.model_dump(mode="json")
+        clean = redactor.plain(said)
+        return accept(given if clean is said else schema.model_validate(clean))
+
+    step = Step(
+        name, iteration, run.config.method, run.evidence.root, redactor.known(instructions), schema, accept_clean,
+        redact=redactor.known,
+    )  # fmt: skip
+    record = cast(StepRecord, redactor.plain(await _ask(run, step)))
+    _tell(run, step, record)
     run.receipts.add_step(iteration, name, record)
     return record
 
@@ -64,19 +75,23 @@ async def _ask(run: RunContext, step: Step[dict[str, JSON]]) -> StepRecord:
     try:
         result = await run.proposer.perform(step)
     except StepFailed as error:
-        return _failed(run, step, Failure(step=step.name, cause=error.cause, reasons=error.reasons), error.raw)
+        return _failed(Failure(step=step.name, cause=error.cause, reasons=error.reasons), error.raw)
     except BudgetExceeded as error:
-        return _failed(run, step, Failure(step=step.name, cause="budget", reasons=[str(error)]), "")
-    for reasons in result.refusals:
-        run.events.emit("step_refused", step.iteration, step=step.name, reasons=list(reasons))
+        return _failed(Failure(step=step.name, cause="budget", reasons=[str(error)]), "")
     return StepRecord(
         result=result.value, submission=result.submission, refusals=[list(r) for r in result.refusals],
         trace_reads=result.trace_reads, notes=dict(result.notes), raw="", failure=None,
     )  # fmt: skip
 
 
-def _failed(run: RunContext, step: Step[dict[str, JSON]], failure: Failure, raw: str) -> StepRecord:
-    run.events.emit("step_failed", step.iteration, **failure)
+def _tell(run: RunContext, step: Step[dict[str, JSON]], record: StepRecord) -> None:
+    for reasons in record["refusals"]:
+        run.events.emit("step_refused", step.iteration, step=step.name, reasons=reasons)
+    if failure := record["failure"]:
+        run.events.emit("step_failed", step.iteration, **failure)
+
+
+def _failed(failure: Failure, raw: str) -> StepRecord:
     return StepRecord(result=None, submission=None, refusals=[], trace_reads=None, notes={}, raw=raw, failure=failure)
 
 

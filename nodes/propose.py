@@ -31,6 +31,7 @@ async def propose(state: BCOState, *, run: RunContext) -> ProposeUpdate:
         candidates=run.records.candidates_table(run.config.evaluation.coverage_floor), suggested_parent=suggested,
     )  # fmt: skip
     if record["result"] is None:
+        run.evidence.reset_scaffold(run.candidates.tree(suggested))
         return {"proposal": _no_proposal(iteration, suggested, cast(Failure, record["failure"]))}
     proposal = cast(Proposal, {key: record["result"][key] for key in Proposal.__annotations__})
     parent_tree = run.candidates.tree(proposal["parent"])

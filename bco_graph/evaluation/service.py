@@ -19,7 +19,7 @@ import json
 import math
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -28,6 +28,7 @@ from bco_graph.errors import SuiteBroken
 from bco_graph.events import Events
 from bco_graph.protocols import Caller, Executor, Job, RunResult, Score, Suite, Task
 from bco_graph.receipts import CallRecord, Receipts, ResultRow
+from bco_graph.redaction import Redactor
 from bco_graph.state import JSON, REAL_OUTCOMES, Failure, Outcome, OutcomeKind, Split
 from bco_graph.task_tables import PASS_AT
 
@@ -41,7 +42,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Evaluator:
-    """`token` gives the gateway's bearer token for a caller."""
+    """`token` gives the gateway's bearer token for a caller; `redactor` takes the run's keys out of results."""
 
     suite: Suite
     executor: Executor
@@ -50,6 +51,7 @@ class Evaluator:
     token: Callable[[Caller], str]
     repeats: int
     grader_timeout_s: float = 60.0
+    redactor: Redactor = field(default_factory=Redactor)
 
     async def evaluate(
         self,
@@ -79,6 +81,7 @@ class Evaluator:
 
         async def on_result(result: RunResult) -> None:
             nonlocal finished
+            result = self._redacted(result)
             task = by_id[result.task_id]
             calls = self.receipts.calls_of(candidate, result.task_id, result.repeat, after=earlier)
             row = await self._row(split, candidate, task, result, calls)
@@ -93,6 +96,13 @@ class Evaluator:
         if jobs:
             await self.executor.run(source, self.suite.interface, jobs, on_result)
         return self.receipts.results(split, candidate)
+
+    def _redacted(self, result: RunResult) -> RunResult:
+        known, plain = self.redactor.known, self.redactor.plain
+        return replace(
+            result, answer=plain(result.answer), error=known(result.error), stdout=known(result.stdout),
+            stderr=known(result.stderr), events=plain(list(result.events)),
+        )  # fmt: skip
 
     async def _row(
         self, split: Split, candidate: str, task: Task, result: RunResult, calls: Sequence[CallRecord]

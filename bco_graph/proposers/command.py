@@ -83,7 +83,6 @@ class CommandProposer:
             try:
                 accepted = self._take(step, intake, ended)
             except SubmissionRefused as refused:
-                remove_step_files(step.workspace, SUBMISSION)
                 write_refused(step.workspace, refused.reasons)
                 continue
             remove_step_files(step.workspace, *STEP_FILES)
@@ -95,6 +94,8 @@ class CommandProposer:
             text = read_submission(step.workspace / SUBMISSION)
         except SubmissionRefused as refused:
             intake.refuse(refused.reasons, ended.output)
+        finally:
+            remove_step_files(step.workspace, SUBMISSION)
         return intake.offer(text)
 
     async def _run(self, step: Step[Any], timeout_s: float) -> Ended:

@@ -122,7 +122,7 @@ def _read(step: Step[Any], answer: Any, number: int) -> str | Mapping[str, JSON]
         except SubmissionRefused:
             write_file(taken, b"", beside=step.workspace)
             raise
-        write_file(taken, text.encode("utf-8"), beside=step.workspace)
+        write_file(taken, step.redact(text).encode("utf-8"), beside=step.workspace)
     return taken.read_bytes().decode("utf-8")
 
 
@@ -139,7 +139,7 @@ def _drop_taken(step: Step[Any], number: int) -> None:
     """Remove a submission.json that was taken, so that the next step's `ready` cannot mean it; an edited one stays."""
     taken = step.workspace / _TAKEN / f"{_stem(step)}-{number}.json"
     written = step.workspace / SUBMISSION
-    if taken.is_file() and written.is_file() and taken.read_bytes() == written.read_bytes():
+    if taken.is_file() and written.is_file() and taken.read_text("utf-8") == step.redact(written.read_text("utf-8")):
         written.unlink()
 
 

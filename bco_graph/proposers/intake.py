@@ -32,7 +32,7 @@ def take(step: Step[T], raw: str | Mapping[str, JSON]) -> tuple[T, dict[str, JSO
     Raises SubmissionRefused with every problem of the first stage that fails: JSON, form, the step's own checks.
     """
     try:
-        submission = read_object(raw if isinstance(raw, str) else _text(raw))
+        submission = read_object(step.redact(raw if isinstance(raw, str) else _text(raw)))
     except ValueError as error:
         raise SubmissionRefused([f"the submission is {error}"]) from error
     try:
@@ -58,7 +58,7 @@ class Intake(Generic[T]):
         try:
             return take(self.step, raw)
         except SubmissionRefused as refused:
-            self.refuse(refused.reasons, _for_the_record(raw))
+            self.refuse(refused.reasons, self.step.redact(_for_the_record(raw)))
 
     def refuse(self, reasons: list[str], raw: str = "") -> NoReturn:
         """Count a submission that was refused before it could be read, such as a missing file; raises as `offer`."""
