@@ -309,6 +309,32 @@ def test_a_sink_that_hangs_holds_up_neither_the_run_nor_its_end(log: Log) -> Non
     assert kept["position"] == 0, "what was not flushed counts as told"
 
 
+EXIT = """
+import atexit, sys, time
+from pathlib import Path
+from tests.test_sinks import Log, Recorder
+
+class Hooked(Recorder):
+    def open(self, run):
+        atexit.register(self._note, "hook", None)
+        return super().open(run)
+
+log = Log(Path(sys.argv[1]))
+log.feed(Hooked(str(log.noted)))
+log.events.emit("node_started", 0, node="evaluate")
+while not Recorder.noted(log.noted, "take"):
+    time.sleep(0.01)
+log.events.emit("node_ended", 0, node="evaluate", seconds=1.0)
+"""
+
+
+def test_a_process_that_ends_without_closing_its_run_closes_the_sinks_before_their_libraries_go(tmp_path: Path) -> None:
+    root = Path(__file__).parents[1]
+    subprocess.run([sys.executable, "-c", EXIT, str(tmp_path)], cwd=root, check=True, timeout=60)
+    lines = [json.loads(line)[0] for line in (tmp_path / "noted.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [line for line in lines if line != "flush"] == ["open", "take", "take", "close", "hook"]
+
+
 def test_a_feed_has_nothing_to_wait_for_where_nothing_happens(log: Log) -> None:
     feed = Feed("toy-1", Recorder(str(log.noted)), log.folder, check_config(BARE), log.events)
     feed.start()
@@ -409,8 +435,9 @@ def records_of(path: Path) -> Iterator[Any]:
 
 
 async def test_wandb_has_the_same_offline_under_one_id(
-    tmp_path: Path, server: ScriptedModelServer, suite: ToySuite
+    tmp_path: Path, server: ScriptedModelServer, suite: ToySuite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
     sink = {"kind": "wandb", "mode": "offline", "project": "words"}
     for iterations in (1, 2):
         config = toy_config(tmp_path, server, iterations=iterations, sinks=[sink])

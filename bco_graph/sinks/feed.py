@@ -6,7 +6,9 @@ it. How far a sink has come is kept beside the log, in `sinks/NAME.json`, with t
 
 from __future__ import annotations
 
+import atexit
 import json
+import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -53,10 +55,15 @@ class Feed:
 
     def join(self, seconds: float) -> None:
         """Wait for the end, at most so long; then leave the sink behind, with a warning."""
+        atexit.unregister(self._at_exit)
         self._thread.join(seconds)
         if self._thread.is_alive():
             self._left.set()
             self._warn("did not finish in time; what it lacks is sent when the run is opened again")
+
+    def _at_exit(self) -> None:
+        self.stop()
+        self.join(CLOSE_S)
 
     def _warn(self, message: str) -> None:
         self._events.warn(f"sink {self.name.rpartition('-')[0]}", message)
@@ -72,9 +79,14 @@ class Feed:
                 self._warn(f"switched off after {type(error).__name__}: {error}")
 
     def _feed(self) -> None:
+        for library in ("opentelemetry", "urllib3"):
+            # Their tries and failures are not for the terminal: a failure becomes a warning of ours.
+            logging.getLogger(library).addHandler(logging.NullHandler())
         ids, position = self._read()
         run = SinkRun(self._config.name, self._folder.root, settings(self._config), ids)
         ids = self._sink.open(run)
+        # After the sink's library has put in its own hook, so that ours comes before it.
+        atexit.register(self._at_exit)
         if position > _size(self._folder.events):
             position = 0  # the log is another one now
         self._write(ids, position)
