@@ -366,8 +366,9 @@ def _assemble(
     )  # fmt: skip
     return RunContext(
         config=config, folder=folder, suite=suite, tasks=tasks, initial_scaffold=scaffold,
-        proposer=proposer or _proposer(config, opened.gateway), candidates=store, receipts=opened.receipts,
-        ledger=opened.ledger, gateway=opened.gateway, evaluator=evaluator, evidence=evidence, events=events,
+        proposer=proposer or _proposer(config, opened.gateway, _hidden(folder, suite)), candidates=store,
+        receipts=opened.receipts, ledger=opened.ledger, gateway=opened.gateway, evaluator=evaluator,
+        evidence=evidence, events=events,
         executor=executor, leaks=_leaks(suite, scaffold),
         records=Records(opened.receipts), document=RunDocument(opened.receipts),
         guarded=opened.guarded, baseline=baseline, lock=lock,
@@ -387,7 +388,7 @@ def _task(suite: Suite, tasks: Sequence[Task]) -> str:
     )
 
 
-def _proposer(config: RunConfig, gateway: Gateway) -> Proposer:
+def _proposer(config: RunConfig, gateway: Gateway, hide: Sequence[Path]) -> Proposer:
     if config.proposer.kind == "agent" and config.roles.proposer is None:
         names = ", ".join(deployment.model_name for deployment in config.models.model_list)
         raise ConfigError(
@@ -396,7 +397,7 @@ def _proposer(config: RunConfig, gateway: Gateway) -> Proposer:
         )
     return make_proposer(
         config.proposer, calls=gateway, capabilities=lambda: gateway.capabilities("proposer"),
-        gateway_url=gateway.base_url, token_for=gateway.token,
+        gateway_url=gateway.base_url, token_for=gateway.token, gateway_socket=gateway.socket_path, hide=hide,
     )  # fmt: skip
 
 

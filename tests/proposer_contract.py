@@ -114,7 +114,7 @@ pathlib.Path("submission.json").write_text(attempt["submission"], encoding="utf-
         state = {"attempts": listed, "runs": 0, "heard": ""}
         self._played.write_text(json.dumps(state), encoding="utf-8")
         config = ProposerConfig(
-            kind="command", max_refusals=max_refusals, timeout_s=30.0,
+            kind="command", max_refusals=max_refusals, timeout_s=30.0, sandbox="off",  # it keeps a record outside
             command=[sys.executable, "-S", str(self._script), str(self._played), "{prompt}"],
         )  # fmt: skip
         proposer = CommandProposer(config, gateway_url="http://127.0.0.1:1/v1", token_for=lambda _: "token-1")

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pydantic
 import pytest
@@ -317,6 +318,7 @@ async def test_what_the_receiver_raises_ends_the_run(tmp_path: Path, temporary: 
 CONTROLLER = """
 import asyncio, sys
 from pathlib import Path
+from typing import Any
 from tests.evaluation_stub import executor_for, job, run_all
 folder = Path(sys.argv[1])
 asyncio.run(run_all(executor_for(folder / "gw.sock", sandbox=sys.argv[2]), folder / "scaffold", [job("a"), job("b")]))
@@ -379,6 +381,7 @@ def solve(task, target):
 VENV = """
 import asyncio, sys
 from pathlib import Path
+from typing import Any
 from tests.evaluation_stub import executor_for, job, run_all
 folder = Path(sys.argv[1])
 results = asyncio.run(run_all(executor_for(folder / "none", sandbox="required"), folder / "scaffold", [job("a")]))
@@ -445,6 +448,7 @@ def test_the_isolation_of_the_config_is_what_is_used(isolation: str) -> None:
 PEEKING = """
 import os, signal, socket, subprocess
 from pathlib import Path
+from typing import Any
 
 def attempt(action):
     try:
@@ -486,7 +490,7 @@ async def test_landlock_refuses_files_tcp_abstract_sockets_and_signals_of_others
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind("\0" + name)
         listening.listen()
-        inputs = {"secret": str(secret), "abstract": name, "pid": os.getpid(), "others": str(tmp_path)}
+        inputs: dict[str, Any] = {"secret": str(secret), "abstract": name, "pid": os.getpid(), "others": str(tmp_path)}
         inputs["package"] = str(Path(bco_graph.__file__))
         (result,) = await run_all(executor_for(NO_SOCKET, sandbox="landlock"), source, [job("t", **inputs)])
     assert result.error == ""

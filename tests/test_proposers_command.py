@@ -136,7 +136,7 @@ async def test_a_submission_counts_though_the_command_ends_with_an_error(workspa
     assert (result.value, result.notes["exit_code"]) == ("blue", 3)
 
 
-async def test_the_limit_kills_the_whole_group_even_where_it_ignores_signals(workspace: Path) -> None:
+async def test_unconfined_the_limit_kills_the_whole_group_even_where_it_ignores_signals(workspace: Path) -> None:
     code = (
         "import os, signal, subprocess, sys, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -145,19 +145,19 @@ async def test_the_limit_kills_the_whole_group_even_where_it_ignores_signals(wor
         "time.sleep(60)\n"
     )
     started = time.monotonic()
-    error = await failure(workspace, code, timeout_s=1.0)
+    error = await failure(workspace, code, timeout_s=1.0, sandbox="off")
     assert error.cause == "timeout"
     assert "limit of 1 s (proposer.timeout_s)" in error.reasons[0]
     assert time.monotonic() - started < 10
     assert dies(int(error.raw))
 
 
-async def test_what_a_finished_command_left_running_is_killed(workspace: Path) -> None:
+async def test_unconfined_what_a_finished_command_left_running_is_killed(workspace: Path) -> None:
     code = (
         "import subprocess, sys\n"
         "print(subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(60)']).pid)\n"
     )
-    result = await run(workspace, code + SUBMIT)
+    result = await run(workspace, code + SUBMIT, sandbox="off")
     assert dies(int(result.notes["output"]))
 
 
@@ -194,14 +194,14 @@ async def test_tries_share_the_limit(workspace: Path) -> None:
         ),
     ],
 )
-async def test_altered_evidence_fails_the_step(workspace: Path, code: str, path: str) -> None:
-    error = await failure(workspace, code + "\n" + SUBMIT)
+async def test_unconfined_altered_evidence_fails_the_step(workspace: Path, code: str, path: str) -> None:
+    error = await failure(workspace, code + "\n" + SUBMIT, sandbox="off")
     assert error.cause == "tampered"
     assert error.reasons == [f"the command changed or removed what it may only read: {path}"]
 
 
 async def test_touching_a_file_without_changing_it_is_no_tampering(workspace: Path) -> None:
-    assert (await run(workspace, "import os; os.utime('SKILL.md')\n" + SUBMIT)).value == "blue"
+    assert (await run(workspace, "import os; os.utime('SKILL.md')\n" + SUBMIT, sandbox="off")).value == "blue"
 
 
 async def test_what_is_writable_is_so_by_step_and_method(workspace: Path) -> None:
@@ -209,14 +209,18 @@ async def test_what_is_writable_is_so_by_step_and_method(workspace: Path) -> Non
     await notes.perform(make_step(workspace, method="notes"))
     assert (workspace / "agent_notes.md").read_text(encoding="utf-8") == "mine"
     assert (workspace / "scaffold/new.py").exists()
+    code = "open('scaffold/agent.py', 'w').write('x')\n" + SUBMIT
     with pytest.raises(StepFailed, match=r"tampered.*scaffold/agent\.py"):
-        await proposer("open('scaffold/agent.py', 'w').write('x')\n" + SUBMIT).perform(make_step(workspace, "predict"))
+        await proposer(code, sandbox="off").perform(make_step(workspace, "predict"))
+    with pytest.raises(StepFailed, match="Read-only file system"):
+        await proposer(code).perform(make_step(workspace, "predict"))
 
 
-async def test_files_added_elsewhere_are_removed_and_named(workspace: Path) -> None:
+@pytest.mark.parametrize("sandbox", ["auto", "off"])
+async def test_files_added_elsewhere_are_removed_and_named(workspace: Path, sandbox: str) -> None:
     before = set(snapshot(workspace))
     code = "import os; os.makedirs('scratch/deep'); open('scratch/deep/a.py', 'w'); open('b.txt', 'w')\n"
-    result = await run(workspace, code + SUBMIT)
+    result = await run(workspace, code + SUBMIT, sandbox=sandbox)
     assert result.notes["removed"] == ["b.txt", "scratch", "scratch/deep", "scratch/deep/a.py"]
     assert set(snapshot(workspace)) == before
     assert not (workspace / "scratch").exists()

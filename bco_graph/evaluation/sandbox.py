@@ -116,7 +116,7 @@ def pick_sandbox(
     """
     if mode == "off":
         return Sandbox("none", "none", "evaluation.sandbox is off")
-    sandbox = _strongest()
+    sandbox = strongest()
     if sandbox.name == "bubblewrap" and isolation == "candidate":
         return Sandbox("bubblewrap", "candidate")
     if sandbox.reason and mode == "required":
@@ -131,7 +131,8 @@ def pick_sandbox(
 
 
 @functools.cache
-def _strongest() -> Sandbox:
+def strongest() -> Sandbox:
+    """What works here at best, tried once in this process's life."""
     if not sys.platform.startswith("linux"):
         return Sandbox("none", "none", f"bubblewrap and Landlock are there on Linux only, not on {sys.platform}")
     if shutil.which("bwrap") is None:

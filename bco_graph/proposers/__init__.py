@@ -7,14 +7,14 @@ a submission checked                intake.py
 the tool loop                       agent.py, loop.py; its tools: tools.py; how calls are written: replies.py
 how an edit is applied              editing.py
 a call as LangChain sees it          chat_face.py
-a CLI in the workspace              command.py, running.py, step_files.py
+a CLI in the workspace              command.py, running.py, step_files.py; what it sees: jail.py, jailed.py
 a person                            handoff.py
 a recorded run                      replay.py
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -36,11 +36,14 @@ def make_proposer(
     capabilities: Callable[[], Mapping[str, JSON]],
     gateway_url: str,
     token_for: Callable[[Caller], str],
+    gateway_socket: Path | None = None,
+    hide: Sequence[Path] = (),
 ) -> Proposer:
     """The proposer of the configured kind; raises ConfigError for an unknown kind or what that kind lacks.
 
     `capabilities` describes the proposer's deployment (`{"tools": bool}`), `token_for` gives the gateway's bearer
-    token for a caller. They are not called before the first step.
+    token for a caller. They are not called before the first step. `gateway_socket` and `hide` are for a command that
+    is confined: where it reaches the gateway, and what it must not see.
     """
     if config.kind == "agent":
         from bco_graph.proposers.agent import AgentProposer
@@ -49,7 +52,9 @@ def make_proposer(
     if config.kind == "command":
         from bco_graph.proposers.command import CommandProposer
 
-        return CommandProposer(config, gateway_url=gateway_url, token_for=token_for)
+        return CommandProposer(
+            config, gateway_url=gateway_url, token_for=token_for, gateway_socket=gateway_socket, hide=hide
+        )
     if config.kind == "handoff":
         from bco_graph.proposers.handoff import HandoffProposer
 

@@ -16,12 +16,15 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from bco_graph.config import ProposerConfig, nearest
 from bco_graph.errors import ConfigError, StepFailed, SubmissionRefused
 from bco_graph.proposers.intake import Intake
+from bco_graph.proposers.jail import find_jail
 from bco_graph.proposers.running import Ended, run_program
 from bco_graph.proposers.step_files import (
     PROMPT,
@@ -48,6 +51,7 @@ _ALWAYS = ("PATH", "HOME", "LANG", "TERM")
 class CommandProposer:
     """Runs the command once per try; all tries of a step share `timeout_s`.
 
+    `gateway_socket` is where a confined command reaches the gateway; `hide` are folders that it must not see.
     `token_for` gives the gateway's bearer token for a caller. `environ` is read here and not later (None: this
     process's own). Raises ConfigError for a command, placeholder or variable that cannot work.
     """
@@ -58,6 +62,8 @@ class CommandProposer:
         *,
         gateway_url: str,
         token_for: Callable[[Caller], str],
+        gateway_socket: Path | None = None,
+        hide: Sequence[Path] = (),
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self._config = config
@@ -67,6 +73,9 @@ class CommandProposer:
         self._secrets = {name: self._environment[name] for name in config.environment}
         self._seals: dict[str, Seal] = {}
         _check_command(config.command, self._environment.get("PATH"))
+        self._jail = find_jail(
+            config, self._environment, hide=hide, gateway_url=gateway_url, gateway_socket=gateway_socket
+        )
 
     async def perform(self, step: Step[T]) -> StepResult[T]:
         intake = Intake(step, self._config.max_refusals)
@@ -77,7 +86,8 @@ class CommandProposer:
         removed: list[str] = []
         while True:
             write_step(step)
-            ended = await self._run(step, deadline - time.monotonic())
+            ended, thrown_away = await self._run(step, deadline - time.monotonic())
+            removed += thrown_away
             removed += await asyncio.to_thread(_check_seal, step, seal, ended)
             _check_end(step, self._config, ended)
             try:
@@ -98,7 +108,8 @@ class CommandProposer:
             remove_step_files(step.workspace, SUBMISSION)
         return intake.offer(text)
 
-    async def _run(self, step: Step[Any], timeout_s: float) -> Ended:
+    async def _run(self, step: Step[Any], timeout_s: float) -> tuple[Ended, list[str]]:
+        """How the command ended, and what it made in its jail that is not kept."""
         token = self._token_for(Caller(role="proposer", step=f"{step.iteration}/{step.name}"))
         values = {
             "prompt": PROMPT,
@@ -108,14 +119,16 @@ class CommandProposer:
             "token": token,
         }
         argv = [_FIELD.sub(lambda found: values.get(found[1], found[0]), word) for word in self._config.command]
+        run = partial(
+            run_program, cwd=step.workspace, environment=self._environment, timeout_s=max(0.0, timeout_s),
+            secrets={**self._secrets, "token": token},
+        )  # fmt: skip
         try:
-            return await run_program(
-                argv,
-                cwd=step.workspace,
-                environment=self._environment,
-                timeout_s=max(0.0, timeout_s),
-                secrets={**self._secrets, "token": token},
-            )
+            if self._jail is None:
+                return await run(argv), []
+            with self._jail.entered(step, self._environment) as top:
+                ended = await run([*top.argv, *argv])
+                return ended, top.collect()
         except OSError as error:
             reason = f"cannot start {argv[0]!r}: {error.strerror}; install it or mend proposer.command"
             raise StepFailed(step.name, cause="command", reasons=[reason]) from error
