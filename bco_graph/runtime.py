@@ -36,7 +36,7 @@ from bco_graph.run_folder import RunFolder, RunLock
 from bco_graph.scaffold_tree import scan_tree
 from bco_graph.sinks import Feeds, make_sinks
 from bco_graph.state import JSON, Split, candidate_id
-from bco_graph.suites import digest_of, load_suite, take
+from bco_graph.suites import digest_of, load_suite, moved_tasks, take
 from bco_graph.tampering import Digests, digest_of_all, digests, guarded_files, require_same, suite_home
 
 if TYPE_CHECKING:
@@ -277,7 +277,8 @@ def _open_folder(
         guarded = digests(guarded_files(suite, config.suite_options, Path(config.base)))
         manifest = _manifest(config, suite, tasks, gateway, guarded)
         if stored is not None:
-            _same_run(stored, manifest, folder)
+            measured = {row.task for row in receipts.results("train", candidate_id(0))}
+            _same_run(stored, manifest, folder, moved_tasks(measured, tasks))
     except BaseException:
         if gateway is not None:
             gateway.close()
@@ -324,8 +325,11 @@ def _decisive(manifest: dict[str, Any]) -> dict[str, JSON]:
     }  # fmt: skip
 
 
-def _same_run(stored: dict[str, Any], now: dict[str, Any], folder: RunFolder) -> None:
-    """Refuse to continue a run with another method, target, task set or grading than it was made with."""
+def _same_run(stored: dict[str, Any], now: dict[str, Any], folder: RunFolder, moved: Sequence[str]) -> None:
+    """Refuse to continue a run with another method, target, task set or grading than it was made with.
+
+    `moved` names the tasks that came and went, which digests do not.
+    """
     try:
         made_with = _decisive(stored)
     except (KeyError, TypeError) as error:
@@ -337,7 +341,7 @@ def _same_run(stored: dict[str, Any], now: dict[str, Any], folder: RunFolder) ->
     ]
     if different:
         raise RunMismatch(
-            f"{folder.root} cannot be continued with what is asked:\n  " + "\n  ".join(different) + "\n"
+            f"{folder.root} cannot be continued with what is asked:\n  " + "\n  ".join([*different, *moved]) + "\n"
             "Continue it as it was, or start another run with `--name NAME`"
         )
 

@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -97,6 +97,18 @@ def take(tasks: Sequence[Task], count: int | None) -> list[Task]:
     turns = [queue[turn] for turn in range(len(tasks)) for queue in by_type.values() if turn < len(queue)]
     chosen = {task.id for task in turns[:count]}
     return [task for task in tasks if task.id in chosen]
+
+
+def moved_tasks(measured: Collection[str], tasks: Sequence[Task]) -> list[str]:
+    """In words, which ids came to those that were measured and which went; nothing where none did or none were."""
+    ids, known = {task.id for task in tasks}, set(measured)
+    moves = [("added", ids - known), ("removed", known - ids)] if known else []
+    said = [
+        f"{how}: {', '.join(map(repr, sorted(names)[:10]))}{f' and {len(names) - 10} more' if len(names) > 10 else ''}"
+        for how, names in moves
+        if names
+    ]
+    return [f"train tasks {'; '.join(said)}"] if said else []
 
 
 def digest_of(suite: Suite, tasks: Sequence[Task]) -> dict[str, JSON]:
