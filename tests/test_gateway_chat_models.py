@@ -17,6 +17,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable
 from pydantic import Field, SecretStr
 
+from bco_graph.config import check_config
 from bco_graph.errors import (
     AuthenticationFailed,
     ConfigError,
@@ -25,8 +26,10 @@ from bco_graph.errors import (
     RequestRejected,
     UpstreamUnavailable,
 )
+from bco_graph.graph import create_bco, recursion_limit
 from bco_graph.protocols import Caller
 from tests.gateway_room import JOB, knock, opened, says, text
+from tests.toy import BOTH, ScriptedProposer, ToySuite, answer, prompt_edit
 
 PRICES = {"input_cost_per_token": 0.001, "output_cost_per_token": 0.002}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
@@ -80,12 +83,12 @@ def message(content: Any = "ok", **fields: Any) -> AIMessage:
 
 
 def test_a_conversation_with_tools_goes_in_and_a_call_of_a_tool_comes_out(tmp_path: Path) -> None:
-    answer = message(
+    said_so = message(
         [{"type": "text", "text": "so"}],
         tool_calls=[{"name": "look", "args": {"x": "é"}, "id": "c2"}],
         response_metadata={"finish_reason": "tool_calls", "model_name": "scripted-1-0611", "system_fingerprint": "f1"},
     )
-    model = Scripted(answers=[answer])
+    model = Scripted(answers=[said_so])
     made = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"x": 1}'}}
     said = [
         {"role": "system", "content": "be brief"},
@@ -239,3 +242,36 @@ def test_a_proposer_in_code_stands_beside_a_target_of_the_config(tmp_path: Path)
     with opened(tmp_path, target, chat_models={"proposer": Scripted(answers=[message("an edit")])}) as room:
         assert text(room.ask(says("hi"), Caller("proposer", step="propose"))) == "an edit"
         assert room.gateway.capabilities("proposer")["tools"] is True
+
+
+class ToyTarget(BaseChatModel):
+    """The scripted target of the toy world, in code."""
+
+    @property
+    def _llm_type(self) -> str:
+        return "toy"
+
+    def _generate(self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **_: Any) -> ChatResult:
+        told = answer({"messages": [{"content": str(messages[-1].content)}]}).text
+        return ChatResult(generations=[ChatGeneration(message=message(told))])
+
+
+async def test_a_run_takes_its_target_from_code_and_says_so_in_its_folder(tmp_path: Path) -> None:
+    raw = {
+        "name": "coded", "method": "vanilla", "iterations": 1, "suite": "toy", "runs": str(tmp_path / "runs"),
+        "models": {"cache": False, "general_settings": {"master_key": "sk-1234"}}, "roles": {"target": "code"},
+        "proposer": {"kind": "handoff"}, "evaluation": {"concurrency": 4},
+    }  # fmt: skip
+    config, suite = check_config(raw), ToySuite(tmp_path / "scaffold")
+    proposer = ScriptedProposer({1: prompt_edit(BOTH)})
+    graph = create_bco(config, suite=suite, proposer=proposer, models={"target": ToyTarget()}).compile()
+    state = await graph.ainvoke({}, {"recursion_limit": recursion_limit(config)})
+    assert (state["best"]["id"], state["best"]["mean"]) == ("iter_001", 1.0)
+    manifest = json.loads((config.run_dir / "run.json").read_text(encoding="utf-8"))
+    assert manifest["fingerprint"]["endpoint"] == f"{__name__}.ToyTarget"
+    assert manifest["config"]["roles"]["target"] == "code"
+    assert "sk-1234" not in json.dumps(manifest)
+    events = [json.loads(line) for line in (config.run_dir / "events.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [e["message"] for e in events if e["type"] == "warning" and e["about"] == "models"] == [
+        "not used: general_settings: it belongs to litellm's proxy server, which is not started"
+    ]
