@@ -138,11 +138,35 @@ def _deployed(role: Role, name: str, models: Models, environ: Mapping[str, str])
             )
         parameters = {}  # each deployment of the group keeps its own
     route = _filled({key: value for key, value in first.litellm_params.items() if is_route(key)}, environ)
+    _check_route(name, route)
     lane = _lane(first, models, alone=len(group) == 1, role=role)
     drop, also = (first.litellm_params.get(key) for key in ("drop_params", "additional_drop_params"))
     left_out = {str(key): "litellm_params.additional_drop_params" for key in also or ()}
     drops = models.litellm_settings.get("drop_params") is True if drop is None else drop is True
     return Deployed(role, name, model, lane, parameters, route, first, drop_params=drops, left_out=left_out)
+
+
+def _check_route(name: str, route: Mapping[str, Any]) -> None:
+    """Raises ConfigError for what no call could be made with; values are not shown, they may hold a key."""
+    where = f"deployment {name!r}: litellm_params"
+    for key in ("api_base", "base_url"):
+        if route.get(key) and not _is_url(route[key]):
+            raise ConfigError(f"{where}.{key} is no URL of an endpoint, such as http://127.0.0.1:8000/v1")
+    for key in ("extra_headers", "headers"):
+        headers = route.get(key) or {}
+        if not isinstance(headers, Mapping) or not all(isinstance(value, str) for value in headers.values()):
+            raise ConfigError(f"{where}.{key} is no mapping of names to texts")
+    also = route.get("additional_drop_params") or []
+    if not isinstance(also, list) or not all(isinstance(name, str) for name in also):
+        raise ConfigError(f"{where}.additional_drop_params is {also!r}; expected a list of names")
+
+
+def _is_url(text: Any) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except (ValueError, TypeError, AttributeError):
+        return False
 
 
 def _lane(deployment: Deployment, models: Models, *, alone: bool, role: Role) -> LaneName:

@@ -17,7 +17,7 @@ from bco_graph.gateway.deployments import resolve
 from bco_graph.gateway.prices import price_of
 from bco_graph.receipts import dumps
 from bco_graph.state import JSON
-from tests.fuzz.strategies import FUZZ, anything, broken, broken_bytes, broken_text, refused_or, texts
+from tests.fuzz.strategies import FUZZ, anything, as_text, broken, broken_bytes, broken_text, refused_or, texts
 
 CONFIG: JSON = {
     "name": "first", "method": "bco", "iterations": 3, "suite": "quickstart", "suite_options": {"a": [1, {"b": None}]},
@@ -55,7 +55,7 @@ def holds(config: RunConfig) -> None:
 
 
 files = st.one_of(
-    broken(CONFIG).map(lambda value: yaml.safe_dump(value, sort_keys=False).encode("utf-8", "surrogatepass")),
+    broken(CONFIG).map(lambda value: as_text(value).encode()),
     broken_text(YAML).map(lambda text: text.encode("utf-8", "surrogatepass")),
     broken_bytes(YAML.encode()),
 )
@@ -97,8 +97,11 @@ def test_the_whole_example_is_taken() -> None:
 @given(broken(CONFIG["models"]), st.sampled_from([{}, {"FUZZ_KEY": "k" * 20}]))
 @example({"model_list": [{"model_name": "small", "litellm_params": {"model": "openai/m", "api_base": 5}}]}, {})
 @example({"model_list": [{"model_name": "small", "litellm_params": {"model": "openai/m", "api_base": "http://["}}]}, {})
+@example({"model_list": [{"model_name": "small", "litellm_params": {"model": "openai/m", "api_base": " "}}]}, {})
+@example({"model_list": [{"model_name": "small", "litellm_params": {"model": "openai/m", "extra_headers": 5}}]}, {})
+@example({"model_list": [{"model_name": "small", "litellm_params": {"model": "x/m", "additional_drop_params": 5}}]}, {})
 def test_deployments_of_any_shape_are_refused_or_reached(models: JSON, environ: dict[str, str]) -> None:
-    raw = {**CONFIG, "models": models}
+    raw = {**CONFIG, "models": models, "roles": {"target": "small"}}
     config = refused_or(ConfigError, lambda: check_config(raw))
     fleet = config and refused_or(ConfigError, lambda: resolve(config.models, config.roles, environ))
     if not fleet:
