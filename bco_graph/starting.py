@@ -159,12 +159,16 @@ def _locate(app: str, folder: Path | None, path: Path) -> tuple[Path, str]:
         raise ConfigError(
             f"{str(place)!r} lies outside of --folder {str(scaffold)!r}; give the folder that holds the app"
         )
+    _refuse_inside(scaffold, path)
+    return scaffold, f"{place.relative_to(scaffold).as_posix()}:{attribute}"
+
+
+def _refuse_inside(scaffold: Path, path: Path) -> None:
     if path.parent.resolve().is_relative_to(scaffold):
         raise ConfigError(
-            f"the app's folder {str(scaffold)!r} is the scaffold that is copied and edited, and {path} would lie in it "
-            "with the tasks and their answers: give the app a folder of its own, or write the config above it"
+            f"the folder {str(scaffold)!r} is the scaffold that is copied and edited, and {path} would lie in it with "
+            "the tasks and their answers: give the scaffold a folder of its own, or write the config above it"
         )
-    return scaffold, f"{place.relative_to(scaffold).as_posix()}:{attribute}"
 
 
 def _describe_graph(scaffold: Path, entry: str) -> dict[str, Any]:
@@ -250,6 +254,7 @@ def _from_folder(path: Path, folder: Path, method: str) -> str:
         raise ConfigError(
             f"{folder} has no agent.py: a scaffold needs `async def solve(task, target)` in agent.py at its top"
         )
+    _refuse_inside(folder.resolve(), path)
     return _folder_config(path, folder.resolve(), method, "")
 
 

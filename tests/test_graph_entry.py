@@ -24,6 +24,7 @@ from bco_graph.testing import Reply, ScriptedModelServer, ToolCall
 from tests.gateway_room import opened
 
 HEAD = """
+import copy
 import time
 from typing import TypedDict
 from langchain_core.messages import SystemMessage
@@ -178,6 +179,7 @@ def chain(*nodes, **options):
     return graph.compile(**options)
 
 def build(model):
+    copied = copy.deepcopy(model)
     graph = StateGraph(State)
 
     def part(run):
@@ -187,7 +189,7 @@ def build(model):
 
     @part
     def sync(state):
-        return {"answer": model.invoke("sync").content}
+        return {"answer": copied.invoke("sync").content}
 
     @part
     async def blocking(state):
@@ -416,6 +418,32 @@ async def later(model: Any) -> Any:
 def test_what_is_no_graph_factory_is_refused_with_what_to_change(factory: Any, reason: str) -> None:
     with pytest.raises(TypeError, match=f"app.py:build.*{reason}"):
         wrap(factory, {"input": {}, "output": "x"}, where="app.py:build")
+
+
+def test_an_interface_that_does_not_say_what_goes_in_or_comes_out_is_refused() -> None:
+    with pytest.raises(LookupError, match=r"app\.py:build lack: output"):
+        wrap(lambda model: graph(), {"input": {}}, where="app.py:build")
+
+
+class Recorder:
+    """A target that keeps what is traced and gives no replies."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    def trace(self, event: Any) -> None:
+        self.events.append(event)
+
+
+async def test_a_graph_that_was_compiled_to_stop_for_a_person_has_no_answer() -> None:
+    made = graph()
+    made.add_node("two", lambda state: {"answer": 42})
+    made.add_edge("one", "two")
+    stopping = wrap(lambda model: made.compile(interrupt_before=["two"]), {"input": {"q": 1}, "output": "q"}, where="a")
+    target = Recorder()
+    with pytest.raises(RuntimeError, match="stopped to ask a person"):
+        await stopping(Task("t", "x", {}), target)
+    assert [event["node"] for event in target.events] == ["one"]
 
 
 # --- mapping

@@ -80,6 +80,11 @@ def test_without_one_text_the_mapping_must_be_said(tmp_path: Path, inputs: dict[
         suite(tmp_path, GRAPH, inputs, **({"z": 1} if not inputs else {}))
 
 
+def test_tasks_inside_of_the_scaffold_are_refused_because_they_hold_the_answers(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"suite_options\.train 'tasks/a\.jsonl' lies inside of the scaffold '\.'"):
+        JsonlSuite(train="tasks/a.jsonl", heldout="tasks/b.jsonl", scaffold=".", base=str(tmp_path))
+
+
 def test_the_surface_of_a_graph_tells_the_proposer_what_goes_in_and_comes_out(tmp_path: Path) -> None:
     surface = suite(tmp_path, {**GRAPH, "input": {"q": "{question}"}, "output": "answer"}).surface()
     for said in ("`app.py:build`", "def build(model)", '{"q": "{question}"}', "`answer`", '{"node", "path", "update"}'):

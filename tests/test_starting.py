@@ -103,12 +103,14 @@ def test_an_app_that_cannot_be_run_is_refused_with_the_reason_and_nothing_writte
         (["--langgraph", "my_app/app.py:build", "--suite", "quickstart"], "exclude each other"),
         (["--langgraph", "../app.py:build", "--folder", "my_app/inner"], "lies outside of --folder"),
         (["my_app/bco.yaml", "--langgraph", "my_app/app.py:build"], "with the tasks and their answers"),
+        (["my_app/bco.yaml", "--folder", "my_app"], "with the tasks and their answers"),
         (["--langgraph", "app.py:build", "--folder", "."], "is no file"),
         (["old.yaml", "--langgraph", "my_app/app.py:build"], "old.yaml is there already"),
     ],
 )
 def test_a_wrong_place_is_refused_by_name(here: Path, args: list[str], said: str) -> None:
     write(here / "my_app/app.py", AGENT)
+    write(here / "my_app/agent.py", "async def solve(task, target): ...")
     write(here / "my_app/inner/x.py", "")
     write(here / "old.yaml", "mine\n")
     done = init(*args)

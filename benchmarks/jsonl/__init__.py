@@ -51,6 +51,11 @@ class JsonlSuite:
         self._tasks: dict[Split, list[Task]] = {}
         self._gold: dict[str, JSON] = {}
         for split, path in (("train", train), ("heldout", heldout)):
+            if (Path(base) / path).resolve().is_relative_to(self._scaffold.resolve()):
+                raise ConfigError(
+                    f"suite_options.{split} {path!r} lies inside of the scaffold {scaffold!r}, where every candidate "
+                    "could read the answers: move it out"
+                )
             self._tasks[split] = self._read(Path(base) / path)  # type: ignore[index]  # the two names are Splits
         every = [*self._tasks["train"], *self._tasks["heldout"]]
         self.interface = interface_of(entry, placeholders or {}, every)

@@ -46,8 +46,10 @@ class Settings(typing.TypedDict, total=False):
 
 
 def wrap(factory: Any, settings: Settings, *, where: str) -> Solve:
-    """`solve(task, target)` for the graph that `factory` builds. Raises TypeError for what is no such factory, and
-    whatever the app or LangGraph's own check of the graph raises."""
+    """`solve(task, target)` for the graph that `factory` builds. Raises TypeError for what is no such factory,
+    LookupError for incomplete settings, and whatever the app or LangGraph's own check of the graph raises."""
+    if not settings.get("describe") and (missing := [key for key in ("input", "output") if key not in settings]):
+        raise LookupError(f"the interface's settings for the graph {where} lack: {', '.join(missing)}")
     model = TargetModel()
     graph = _build(factory, model, where)
 
@@ -95,9 +97,9 @@ def _schema(graph: Pregel[Any, Any, Any, Any], face: str) -> Json:
     try:
         return getattr(graph, f"get_{face}_jsonschema")()
     except PydanticUserError:
-        # Python before 3.12 and a `typing.TypedDict`, which pydantic does not take there.
-        fields = typing.get_type_hints(getattr(graph.builder, f"{face}_schema"))  # type: ignore[attr-defined]  # a StateGraph's
-        return {"properties": {name: {"type": "string"} if kind is str else {} for name, kind in fields.items()}}
+        # Such as `typing.TypedDict` before Python 3.12, and types that have no schema: the names are there.
+        state = getattr(graph.builder, f"{face}_schema")  # type: ignore[attr-defined]  # a StateGraph's
+        return {"properties": {name: {} for name in state.__annotations__}}
 
 
 # A task
