@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from bco_graph.errors import ConfigError, RunUnreadable
 from bco_graph.scaffold_tree import copy_tree
+from bco_graph.scratch import scratch
 from bco_graph.state import candidate_id
 
 _PLAIN = "* -text -eol -filter -ident -working-tree-encoding -export-subst -export-ignore !diff !merge\n"
@@ -53,11 +53,11 @@ class CandidateStore:
 
     def stage(self, folder: Path) -> str:
         """Store the admitted files of a folder; returns the tree's id. The folder is not changed."""
-        with tempfile.TemporaryDirectory(prefix="bco-stage-") as scratch:
-            clean = Path(scratch) / "tree"
+        with scratch("stage") as apart:
+            clean = apart / "tree"
             copy_tree(folder, clean)
             # The index goes to a file of its own: several stages may run at once.
-            env = {"GIT_INDEX_FILE": str(Path(scratch) / "index"), "GIT_WORK_TREE": str(clean)}
+            env = {"GIT_INDEX_FILE": str(apart / "index"), "GIT_WORK_TREE": str(clean)}
             self._run("add", "--force", "--all", ".", env=env, cwd=clean)
             return self._run("write-tree", env=env).decode().strip()
 
@@ -107,8 +107,8 @@ class CandidateStore:
         folder = folder.resolve()
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        with tempfile.TemporaryDirectory(prefix="bco-checkout-") as scratch:
-            env = {"GIT_INDEX_FILE": str(Path(scratch) / "index"), "GIT_WORK_TREE": str(folder)}
+        with scratch("checkout") as apart:
+            env = {"GIT_INDEX_FILE": str(apart / "index"), "GIT_WORK_TREE": str(folder)}
             self._run("read-tree", "--reset", "-u", tree, env=env, cwd=folder)
 
     def diff(self, old: str, new: str) -> str:

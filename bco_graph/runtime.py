@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import platform
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -21,6 +20,7 @@ from bco_graph.document import RunDocument
 from bco_graph.errors import ConfigError, RunMismatch, RunUnreadable, Tampered
 from bco_graph.evaluation import LeakPatterns, LocalExecutor, check_candidate
 from bco_graph.evaluation.service import Evaluator, Trace
+from bco_graph.evaluation.worker import remove_tree
 from bco_graph.events import Events
 from bco_graph.evidence import EvidenceSurface
 from bco_graph.gateway import Gateway
@@ -34,6 +34,7 @@ from bco_graph.redaction import Redactor, inline_keys, surely_keys_in
 from bco_graph.reserve import heldout_reserve
 from bco_graph.run_folder import RunFolder, RunLock
 from bco_graph.scaffold_tree import scan_tree
+from bco_graph.scratch import scratch, sweep
 from bco_graph.sinks import Feeds, make_sinks
 from bco_graph.state import JSON, Split, candidate_id
 from bco_graph.suites import digest_of, load_suite, moved_tasks, take
@@ -86,8 +87,8 @@ class RunContext:
     @contextmanager
     def source(self, tree: str) -> Iterator[Path]:
         """A fresh copy of a tree, outside of the run folder, for as long as the block lasts."""
-        with tempfile.TemporaryDirectory(prefix="bco-source-") as scratch:
-            folder = Path(scratch) / "scaffold"
+        with scratch("source") as apart:
+            folder = apart / "scaffold"
             self.candidates.checkout(tree, folder)
             yield folder
 
@@ -167,6 +168,7 @@ def open_run(
     scaffold = Path(config.scaffold) if config.scaffold else suite.initial_scaffold()
     if not scaffold.is_dir():
         raise ConfigError(f"the initial scaffold {str(scaffold)!r} is no folder")
+    sweep(remove_tree)
     lock = folder.lock()
     opened: _Opened | None = None
     try:

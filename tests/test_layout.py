@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "bco_graph"
 
 LAYERS = [
-    {"errors", "sections", "state", "probability", "signature", "strict_json"},
+    {"errors", "sections", "state", "probability", "signature", "scratch", "strict_json"},
     {"prose", "submissions", "protocols", "events", "config", "model_sections", "sink_sections", "receipts", "run_folder", "scaffold_tree", "prompts"},
     {"testing", "redaction", "selection", "world_model", "prediction", "ledger", "candidates"},
     {"task_tables", "paper_prediction", "gateway", "benchmarks"},

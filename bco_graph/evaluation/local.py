@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import tempfile
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ from bco_graph.evaluation.sandbox import Launch, Sandbox, pick_sandbox
 from bco_graph.evaluation.worker import remove_tree
 from bco_graph.protocols import Interface, Job, RunResult
 from bco_graph.scaffold_tree import copy_tree
+from bco_graph.scratch import Scratch
 
 IMPORT_TIMEOUT_S = 30.0
 MAX_RESTARTS = 1
@@ -99,7 +99,8 @@ class LocalExecutor:
     @contextlib.contextmanager
     def _workers(self, source: Path, interface: Interface) -> Iterator[_Workers]:
         """Workers on a copy of the source, so that what is run is exactly what was admitted."""
-        folder = Path(tempfile.mkdtemp(prefix="bco-run-"))
+        scratch = Scratch.make("run")
+        folder = scratch.path
         workers = _Workers(interface, self.evaluation, self.import_timeout_s)
         try:
             (folder / "work").mkdir()
@@ -113,7 +114,7 @@ class LocalExecutor:
             yield workers
         finally:
             workers.kill()
-            remove_tree(folder)
+            scratch.remove(remove_tree)
 
 
 @dataclass

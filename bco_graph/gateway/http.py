@@ -10,10 +10,8 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from aiohttp import web
 
@@ -29,6 +27,7 @@ from bco_graph.gateway.lanes import parsed
 from bco_graph.gateway.replies import events
 from bco_graph.protocols import Caller
 from bco_graph.receipts import dumps
+from bco_graph.scratch import Scratch
 from bco_graph.state import JSON
 
 Complete = Callable[[Caller, Mapping[str, JSON]], Awaitable[str]]
@@ -108,10 +107,10 @@ def _error(status: int, code: str, message: str) -> web.Response:
     return web.Response(text=dumps(body), status=status, headers=headers, content_type="application/json")
 
 
-def socket_folder() -> Path:
+def socket_folder() -> Scratch:
     """A new private folder whose path leaves room for the socket's name."""
-    folder = Path(tempfile.mkdtemp(prefix="bco-"))
-    if len(os.fsencode(folder / SOCKET_NAME)) > _SOCKET_PATH_BYTES:
-        folder.rmdir()
-        folder = Path(tempfile.mkdtemp(prefix="bco-", dir="/tmp"))
-    return folder
+    made = Scratch.make("gateway")
+    if len(os.fsencode(made.path / SOCKET_NAME)) > _SOCKET_PATH_BYTES:
+        made.remove()
+        made = Scratch.make("gateway", within="/tmp")
+    return made

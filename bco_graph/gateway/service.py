@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import threading
 import time
 from collections.abc import Coroutine, Mapping
@@ -172,8 +171,9 @@ class Gateway:
             cache=cache,
             offline=self._offline,
         )
-        folder = socket_folder()
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        scratch = socket_folder()
+        stack.callback(scratch.remove)
+        folder = scratch.path
         app = application(calls.complete, self._tokens, lambda caller: self._deployed(caller.role).name)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
         await runner.setup()
