@@ -291,8 +291,7 @@ class Receipts:
 
 
 def _result(row: tuple[Any, ...]) -> ResultRow:
-    named = dict(zip((f.name for f in fields(ResultRow)), row, strict=True))
-    return ResultRow(**named | {"answer": _parsed(named["answer"])})
+    return ResultRow(*(*row[:7], _parsed(row[7]), *row[8:]))
 
 
 def _call(row: tuple[Any, ...]) -> CallRecord:

@@ -47,7 +47,8 @@ def signature_hits(pattern: str, traces: Path, *, timeout_s: float = SEARCH_TIME
     None when an expression could not be searched, within the time or at all.
     """
     if not pattern.startswith("re:"):
-        return _count(traces, lambda text: pattern in text)
+        # As traces are written, each character is escaped by itself: what lacks this holds no such text.
+        return _count(traces, lambda text: pattern in text, mark=json.dumps(pattern, ensure_ascii=False)[1:-1])
     asked = json.dumps({"folder": str(traces), "pattern": pattern.removeprefix("re:")})
     try:
         done = subprocess.run(
@@ -59,10 +60,14 @@ def signature_hits(pattern: str, traces: Path, *, timeout_s: float = SEARCH_TIME
     return int(done.stdout)
 
 
-def _count(traces: Path, found: Callable[[str], bool]) -> int:
+def _count(traces: Path, found: Callable[[str], bool], *, mark: str = "") -> int:
+    """`mark` is what the file of a trace must hold to be looked into."""
     tasks = set()
     for path in sorted(traces.glob("*.json")):
-        trace = json.loads(path.read_text(encoding="utf-8"))
+        written = path.read_text(encoding="utf-8")
+        if mark not in written:
+            continue
+        trace = json.loads(written)
         if any(found(text) for key in _LEFT_BY_THE_SCAFFOLD for text in _strings(trace.get(key))):
             tasks.add(trace["task"])
     return len(tasks)

@@ -5,6 +5,7 @@ A step's record in the receipts is what a node that runs again after a kill retu
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TypedDict, cast
 
@@ -95,6 +96,7 @@ def _failed(failure: Failure, raw: str) -> StepRecord:
     return StepRecord(result=None, submission=None, refusals=[], trace_reads=None, notes={}, raw=raw, failure=failure)
 
 
+@functools.cache
 def schema_text(schema: type[BaseModel]) -> str:
     """The JSON schema of a submission, as it is shown to proposers: the form alone, what it means the prompts say."""
     return dumps(_form(schema.model_json_schema()))
