@@ -111,5 +111,26 @@ def test_a_torn_file_is_refused_and_left_as_it_is(tmp_path: Path, size: int) -> 
     assert path.read_bytes() == torn
 
 
+def test_the_steps_past_an_iteration_come_in_order_also_those_written_meanwhile(receipts: Receipts) -> None:
+    for iteration in (0, 2, 10):
+        receipts.add_step(iteration, "evaluate", {"n": iteration})
+        receipts.add_step(iteration, "propose", {})
+    found = []
+    for iteration, record in receipts.steps_after(0, "evaluate"):
+        found.append((iteration, record["n"]))
+        if iteration == 2:
+            receipts.add_step(11, "evaluate", {"n": 11})
+    assert found == [(2, 2), (10, 10), (11, 11)]
+
+
+def test_scores_are_those_of_real_results_in_the_order_of_tasks(receipts: Receipts) -> None:
+    receipts.add_result(replace(ROW, task="t2", kind="timeout", score=0.0))
+    receipts.add_result(replace(ROW, task="t3", kind="infra_error", score=None))
+    receipts.add_result(replace(ROW, repeat=1, score=0.5))
+    receipts.add_result(ROW)
+    receipts.add_result(replace(ROW, candidate="iter_001"))
+    assert receipts.scores("train", "iter_000") == [("t1", 1.0), ("t1", 0.5), ("t2", 0.0)]
+
+
 def test_json_text_is_canonical() -> None:
     assert dumps({"b": 1, "a": "é"}) == '{"a":"é","b":1}'
