@@ -6,6 +6,7 @@ Everything here is a view of receipts and candidates and can be drawn again; not
 
 from __future__ import annotations
 
+import base64
 import csv
 import io
 import json
@@ -90,8 +91,7 @@ class EvidenceSurface:
         write_text(self.folder.iteration(iteration) / name, text)
 
     def write_trace(self, iteration: int, trace: Mapping[str, JSON]) -> None:
-        name = trace_name(str(trace["task"]), int(trace["repeat"]))
-        write_json(self.folder.iteration(iteration) / "traces" / name, trace)
+        write_trace(self.folder.iteration(iteration) / "traces", trace)
 
     def write_outcome(self, iteration: int, outcome: Mapping[str, JSON], rows: Sequence[ResultRow]) -> None:
         listed = [
@@ -133,6 +133,16 @@ class EvidenceSurface:
 def trace_name(task: str, repeat: int) -> str:
     name = quote(task, safe="")
     return f"{name}.json" if repeat == 0 else f"{name}__r{repeat}.json"
+
+
+def write_trace(folder: Path, trace: Mapping[str, JSON]) -> None:
+    """A trace as a JSON file; bytes of its `raw` lie beside it, under the names that stand there instead."""
+    name = trace_name(str(trace["task"]), int(trace["repeat"]))
+    files = {stream: f"{name.removesuffix('.json')}.{stream}.bin" for stream in trace.get("raw", {})}
+    for stream, file in files.items():
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_bytes(base64.b64decode(trace["raw"][stream]))
+    write_json(folder / name, {**trace, "raw": files} if files else trace)
 
 
 def write_json(path: Path, value: JSON) -> None:

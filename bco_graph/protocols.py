@@ -112,6 +112,8 @@ class RunResult:
     stderr: str = ""
     events: Sequence[JSON] = ()
     """What the scaffold recorded by `target.trace(...)`, in order."""
+    raw: Mapping[str, bytes] = field(default_factory=dict)
+    """What came on `stdout` or `stderr`, where it was not all UTF-8 and its text has replacement characters."""
 
 
 class Executor(Protocol):

@@ -361,6 +361,10 @@ def test_output_is_cut_in_the_middle_with_both_sizes(done: Evaluated) -> None:
 
 def test_bytes_that_are_no_text_do_not_spoil_the_answer(done: Evaluated) -> None:
     assert done.of("bytes_out").answer == "right"
+    assert done.of("bytes_out").raw == {
+        "stdout": b"printed by the import\n\xff\xfe then text\nlone \\udcff surrogate\n"
+    }
+    assert done.of("chat").raw == {}
     assert done.of("bytes_out").stdout == "printed by the import\n\ufffd\ufffd then text\nlone \\udcff surrogate\n"
 
 

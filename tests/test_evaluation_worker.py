@@ -36,6 +36,18 @@ def test_a_cut_within_a_character_makes_no_replacement_mark() -> None:
     assert _kept(10, text.encode()) == "éé\n[... kept 8 of 200 bytes ...]\néé"
 
 
+def test_bytes_are_kept_only_where_their_text_lost_something() -> None:
+    def lost(limit: int, content: bytes) -> bytes | None:
+        kept = KeptBytes(limit)
+        kept.add(content)
+        return kept.lost()
+
+    assert lost(100, "naïve \ufffd".encode()) is None
+    assert lost(100, b"\xff\xfe text") == b"\xff\xfe text"
+    assert lost(10, "é".encode() * 100) is None
+    assert lost(10, b"01234" + b"x" * 90 + b"678\xff9") == b"01234\n[... kept 10 of 100 bytes ...]\n678\xff9"
+
+
 def test_memory_stays_bounded_however_much_comes() -> None:
     kept = KeptBytes(1_000)
     for _ in range(2_000):

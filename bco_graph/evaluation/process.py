@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import signal
@@ -229,8 +230,8 @@ def _hello(launch: Launch, interface: Interface, evaluation: Evaluation, import_
 
 
 def _longest_line(evaluation: Evaluation) -> int:
-    """A byte takes up to 6 in JSON: two streams, the events, the answer, and room for the rest."""
-    return 14 * evaluation.max_trace_bytes + 3 * worker.MAX_ANSWER_BYTES
+    """A byte takes up to 6 in JSON and 2 in base64: two streams, the events, the answer, and room for the rest."""
+    return 18 * evaluation.max_trace_bytes + 3 * worker.MAX_ANSWER_BYTES
 
 
 def _read_result(job: Job, message: Mapping[str, Any]) -> RunResult:
@@ -238,6 +239,7 @@ def _read_result(job: Job, message: Mapping[str, Any]) -> RunResult:
     return RunResult(
         job.task.id, job.repeat, message["status"], message.get("answer"), message["error"], message["seconds"],
         message["stdout"], message["stderr"], message["events"],
+        {name: base64.b64decode(content) for name, content in message["raw"].items()},
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ else                                                                            
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import math
@@ -102,6 +103,7 @@ class Evaluator:
         return replace(
             result, answer=plain(result.answer), error=known(result.error), stdout=known(result.stdout),
             stderr=known(result.stderr), events=plain(list(result.events)),
+            raw={name: known(content.decode("latin-1")).encode("latin-1") for name, content in result.raw.items()},
         )  # fmt: skip
 
     async def _row(
@@ -161,6 +163,8 @@ class Evaluator:
             "calls": [_call(call) for call in calls], "events": list(result.events),
             "stdout": result.stdout, "stderr": result.stderr,
         }  # fmt: skip
+        if result.raw:
+            trace["raw"] = {name: base64.b64encode(content).decode() for name, content in result.raw.items()}
         if show_gold:
             trace["expected"] = self.suite.gold(task)
         return trace

@@ -20,6 +20,7 @@ the guard adopts its orphans, and who is to be killed is found by walking down f
 from __future__ import annotations
 
 import asyncio
+import base64
 import codecs
 import ctypes
 import gc
@@ -213,6 +214,15 @@ class KeptBytes:
                 tail = tail[1:]
         kept = len(head.encode()) + len(tail)
         return f"{head}\n[... kept {kept} of {self._total} bytes ...]\n{tail.decode('utf-8', errors='replace')}"
+
+    def lost(self) -> bytes | None:
+        """What is kept, as it came, where `text` does not hold all of it; else None."""
+        whole = self._total <= self._head_room + self._tail_room
+        head, tail = bytes(self._head), bytes(self._tail if whole else self._tail[-self._tail_room :])
+        if self.text().count("\ufffd") <= (head + tail).count("\ufffd".encode()):
+            return None
+        mark = b"" if whole else b"\n[... kept %d of %d bytes ...]\n" % (len(head) + len(tail), self._total)
+        return head + mark + tail
 
 
 class KeptEvents:
@@ -634,7 +644,8 @@ class Worker:
         except OSError as error:
             fault = {"status": "broken", "error": f"the task's process could not be started: {describe(error)}"}
             write_line(
-                self.results, {"job": job["job"], "seconds": 0.0, "stdout": "", "stderr": "", "events": []} | fault
+                self.results,
+                {"job": job["job"], "seconds": 0.0, "stdout": "", "stderr": "", "events": [], "raw": {}} | fault,
             )
 
     def _start(self, job: dict[str, Json]) -> None:
@@ -699,6 +710,8 @@ class Worker:
         if task.number != _TRIAL and self._open:
             result: dict[str, Json] = {"job": task.number, "seconds": seconds, "events": task.events.values()}
             result |= {name: kept.text() for name, kept in task.output.items()}
+            lost = {name: content for name, kept in task.output.items() if (content := kept.lost()) is not None}
+            result["raw"] = {name: base64.b64encode(content).decode() for name, content in lost.items()}
             write_line(self.results, result | task.outcome(seconds, self.settings["timeout_s"]))
 
     def kill(self, task: Running) -> None:

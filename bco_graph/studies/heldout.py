@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bco_graph.errors import ConfigError
 from bco_graph.evaluation.service import Trace, sum_up
-from bco_graph.evidence import trace_name, write_json
+from bco_graph.evidence import write_json, write_trace
 from bco_graph.ledger import Reserve
 from bco_graph.receipts import ResultRow
 from bco_graph.runtime import RunContext
@@ -41,7 +41,7 @@ async def _measure(run: RunContext, candidate: str, reason: str) -> Outcome:
         folder = run.folder.heldout / candidate
 
         def keep(trace: Trace) -> None:
-            write_json(folder / trace_name(str(trace["task"]), int(trace["repeat"])), trace)
+            write_trace(folder, trace)
 
         # What was kept back is for this.
         run.ledger.keep(Reserve())
