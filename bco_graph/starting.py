@@ -180,7 +180,11 @@ def _describe_graph(scaffold: Path, entry: str) -> dict[str, Any]:
     executor = LocalExecutor(Evaluation(), socket_path=Path("/nonexistent"))
     interface = Interface(entry=entry, kind="graph", settings={"describe": True})
     if problems := check_candidate(scaffold, interface, LeakPatterns.build([], {}), executor):
-        raise ConfigError(f"the app in {scaffold} cannot be run as it is:\n  " + "\n  ".join(problems))
+        reasons = "\n  ".join(problems)
+        raise ConfigError(
+            f"the app in {scaffold} cannot be run as it is:\n  {reasons}\n"
+            "It needs `def build(model): ... return graph`, which uses the model it is given; none is made at import"
+        )
     results: list[RunResult] = []
 
     async def keep(result: RunResult) -> None:

@@ -89,7 +89,7 @@ def write_app(folder: Path, code: str) -> Path:
     return folder
 
 
-def run_app(folder: Path, code: str, suite: Apps, script: Any, *, timeout_s: float = 30.0) -> Ran:
+def run_app(folder: Path, code: str, suite: Apps, script: Any, *, timeout_s: float = 60.0) -> Ran:
     """Evaluate an app on every task, as a run does."""
     source = write_app(folder / "app", code)
     with (
@@ -260,8 +260,9 @@ def build(model):
     graph.add_conditional_edges(START, lambda state: state["kind"])
     return graph
 """
+SETTINGS: dict[str, Any] = {"input": {"kind": "{kind}"}, "output": "answer", "recursion_limit": 5}
 KINDS = [
-    "sync", "blocking", "streaming", "by_tool", "by_form", "choices", "facts", "bad_tool", "ask", "wait", "plain",
+    "sync", "blocking", "streaming", "by_tool", "by_form", "choices", "facts", "bad_tool", "ask", "plain",
     "swallow", "nothing", "again", "inner", "sub_ask",
 ]  # fmt: skip
 
@@ -280,8 +281,7 @@ def script(body: dict[str, Any]) -> Reply | str:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    settings = {"input": {"kind": "{kind}"}, "output": "answer", "recursion_limit": 5}
-    return run_app(tmp_path_factory.mktemp("parts"), PARTS, Apps(settings, KINDS), script, timeout_s=8.0)
+    return run_app(tmp_path_factory.mktemp("parts"), PARTS, Apps(SETTINGS, KINDS), script)
 
 
 @pytest.mark.parametrize("kind", ["sync", "blocking", "streaming"])
@@ -336,7 +336,8 @@ def test_a_loop_ends_at_the_recursion_limit_that_the_config_sets(ran: Ran) -> No
     assert ran.events("again") == [{"node": "again", "path": [], "update": {"answer": 1}}] * 5
 
 
-def test_a_node_that_never_ends_is_stopped_by_the_task_s_limit(ran: Ran) -> None:
+def test_a_node_that_never_ends_is_stopped_by_the_task_s_limit(tmp_path: Path) -> None:
+    ran = run_app(tmp_path, PARTS, Apps(SETTINGS, ["wait"]), script, timeout_s=2.0)
     assert (ran.rows["wait"].kind, ran.rows["wait"].score) == ("timeout", 0.0)
 
 
@@ -444,6 +445,15 @@ async def test_a_graph_that_was_compiled_to_stop_for_a_person_has_no_answer() ->
     with pytest.raises(RuntimeError, match="stopped to ask a person"):
         await stopping(Task("t", "x", {}), target)
     assert [event["node"] for event in target.events] == ["one"]
+
+
+async def test_a_graph_that_brings_a_checkpointer_is_given_a_thread() -> None:
+    from langgraph.checkpoint.memory import InMemorySaver
+
+    keeping = wrap(
+        lambda model: graph().compile(checkpointer=InMemorySaver()), {"input": {"q": "{q}"}, "output": "q"}, where="a"
+    )
+    assert await keeping(Task("t", "x", {"q": 3}), Recorder()) == 3
 
 
 # --- mapping
