@@ -215,16 +215,24 @@ def _with_target(config: RunConfig, target: str | None) -> RunConfig:
 
 
 def _require_room(run: RunContext) -> None:
-    """Refuse a budget of calls that ends before the baseline is measured."""
+    """Refuse a budget of calls that ends before the baseline is measured; warn where it allows a proposal or none."""
     calls, reserve = run.config.budget.calls, run.config.budget.reserve_heldout
     if calls is None or not run.suite.interface.must_call_target:
         return
     baseline = len(run.tasks) * run.config.evaluation.repeats
     final = 2 * len(run.heldout_tasks()) * run.config.evaluation.repeats if reserve else 0
+    kept = f" and {final} for the held-out evaluation of baseline and best" if final else ""
     if calls < baseline + final:
-        kept = f" and {final} for the held-out evaluation of baseline and best" if final else ""
         way = ", lower evaluation.train or evaluation.heldout, or set budget.reserve_heldout: false" if final else ""
         raise ConfigError(f"budget.calls is {calls}, but the baseline takes {baseline}{kept}: raise it{way}")
+    proposals = (calls - final) // baseline - 1
+    if proposals <= 1 < run.config.iterations:
+        last = f", the held-out evaluation {final}" if final else ""
+        run.events.warn(
+            "budget",
+            f"{calls} calls allow {proposals} of {run.config.iterations} proposals: the baseline and each candidate "
+            f"take {baseline}{last}",
+        )
 
 
 def _check_roles(run: RunContext) -> None:

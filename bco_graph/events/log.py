@@ -26,10 +26,16 @@ class Events:
         self._lock = threading.Lock()
         self._subscribers: list[Callable[[Event], None]] = []
         self._unstreamed: list[Event] = []
+        self._unheard: list[Event] = []
         _end_torn_line(path)
 
     def subscribe(self, subscriber: Callable[[Event], None]) -> None:
+        """Hand over each event from now on; the first one also gets the warnings of the time before the run started."""
         self._subscribers.append(subscriber)
+        with self._lock:
+            unheard, self._unheard = self._unheard, []
+        for event in unheard:
+            subscriber(event)
 
     def emit(self, type: EventType, iteration: int, **facts: Any) -> None:
         event = self._tell(type, iteration, facts)
@@ -43,6 +49,8 @@ class Events:
         event = self._tell("warning", self.view.iteration, {"about": about, "message": message})
         with self._lock:
             self._unstreamed.append(event)
+            if not self._subscribers and not self.view.name:
+                self._unheard.append(event)
 
     def _tell(self, type: EventType, iteration: int, facts: dict[str, Any]) -> Event:
         event = {"v": EVENT_VERSION, "at": round(time.time(), 3), "type": type, "iteration": iteration, **facts}
