@@ -79,10 +79,11 @@ def test_a_parameter_that_the_endpoint_refuses_is_left_out_on_record_and_said_on
     with models(target=picky) as server:
         write_config(
             tmp_path, server, iterations=0,
-            models={"litellm_settings": {"drop_params": True, "request_timeout": 1.0}},
+            models={"litellm_settings": {"drop_params": True, "request_timeout": 1.0, "set_verbose": True}},
         )  # fmt: skip
         said = bco(tmp_path, "run", "bco.yaml", "--no-preflight")
     assert said.text.count("temperature: asked was 0, it was left out") == 1
+    assert said.text.count("not used: litellm_settings.set_verbose") == 1
     status = bco(tmp_path, "status", "runs/toy", "--json").json
     assert status["baseline"]["train"]["coverage"] == 7 / 8
     trace = json.loads((tmp_path / "runs/toy/iterations/iter_000/traces/toy-train-1.json").read_text(encoding="utf-8"))

@@ -243,6 +243,8 @@ def test_output_and_events_are_cut_with_a_mark_and_memory_and_disk_stay_bounded(
 def test_bytes_that_are_no_text_cost_no_score_and_are_marked_where_they_stood(zoo: Zoo) -> None:
     assert kinds(zoo, "bytes_out") == {("scored", 1.0)}
     assert "before \ufffd\ufffd after" in zoo.trace("bytes_out")["stdout"]
+    raw = zoo.trace_file("bytes_out").with_name("bytes_out.stdout.bin")
+    assert raw.read_bytes() == b"before \xff\xfe after\n"
 
 
 def test_neither_a_secret_of_the_parent_nor_the_controllers_code_is_in_a_candidates_process(zoo: Zoo) -> None:
