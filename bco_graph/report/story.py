@@ -134,7 +134,7 @@ class Story:
         elif event["stop"] == "budget":
             commands = [
                 (f"bco status {run}", "what was spent, and where"),
-                (f"bco resume {run} --set budget.tokens=N", "go on with another limit"),
+                (f"bco resume {run} --set budget.LIMIT=N", "go on with more calls, tokens, usd or wall_s"),
             ]
         elif event["stop"] in (None, "drained"):
             commands = [(f"bco resume {run}", "go on from here")]
