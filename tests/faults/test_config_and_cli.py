@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -211,4 +215,27 @@ def test_a_role_that_cannot_work_ends_the_start_at_once_and_is_named(tmp_path: P
         assert "KEY_THAT_IS_NOT_SET" in said.text
     assert max((asked.count(model) for model in asked), default=0) <= 1
     assert all(step_of(request.body) is None for request in server.requests)
+    assert not (tmp_path / "runs/toy/run.json").exists()
+
+
+def test_an_optional_package_that_is_not_there_is_named_with_how_to_install_it(tmp_path: Path) -> None:
+    """In an environment without the library of in-process models: an error, and no other model in its place."""
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        if not path.name.startswith("llama_cpp"):
+            (packages / path.name).symlink_to(path)
+    with models() as server:
+        listed = [{"model_name": "toy", "litellm_params": {"model": "local/smollm2-135m"}}]
+        write_config(tmp_path, server, models={"model_list": listed}, roles={"proposer": None},
+                     proposer={"kind": "handoff"})  # fmt: skip
+        root = Path(__file__).parents[2]
+        done = subprocess.run(
+            [sys.executable, "-S", "-c", "from bco_graph.cli import main; main()", "run", "bco.yaml"],
+            cwd=tmp_path, env={**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{packages}"}, capture_output=True,
+            text=True, check=False,
+        )  # fmt: skip
+        assert server.requests == []
+    assert done.returncode == 2, done.stderr
+    assert "needs the extra 'local': pip install 'bco-graph[local]'" in " ".join(done.stderr.split())
     assert not (tmp_path / "runs/toy/run.json").exists()

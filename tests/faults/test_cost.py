@@ -143,5 +143,6 @@ def test_a_budget_too_small_for_a_second_look_says_so_before_and_after_and_is_ne
     assert "budget.calls 12 allows at most 0 of 5 iterations" in warned
     assert "12 calls allow 0 of 5 proposals: the baseline and each candidate take 8" in ended.text
     assert "a budget is used up" in ended.text
+    assert "--set budget.LIMIT=N" in ended.text
     assert (status["state"], status["stop"]) == ("stopped", "budget")
     assert asked <= 12
