@@ -11,6 +11,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from bco_graph.prediction import Prediction
 from bco_graph.receipts import ResultRow
@@ -289,7 +290,7 @@ def calibration_scores(records: Sequence[CalibrationRecord]) -> CalibrationScore
         share_held=mean([float(held) for _, held in bets]) if bets else None,
         brier=mean([(stated - held) ** 2 for stated, held in bets]) if bets else None,
         log_score=mean([_log(stated if held else 1 - stated) for stated, held in bets]) if bets else None,
-        bins=tuple(_bin(index, bets) for index in range(len(BIN_EDGES) - 1)),
+        bins=_bins(bets),
         upside_hit_rate=_against_base([(r.upside_hit_rate, r.upside_base_rate) for r in graded]),
         downside_precision=_against_base([(r.downside_precision, r.downside_base_rate) for r in graded]),
         downside_recall=_against_base([(r.downside_recall, r.downside_base_rate) for r in graded]),
@@ -300,14 +301,19 @@ def _log(probability: float) -> float:
     return math.log(min(max(probability, LOG_CLIP), 1 - LOG_CLIP))
 
 
-def _bin(index: int, bets: Sequence[tuple[float, bool]]) -> Bin:
-    inside = [bet for bet in bets if bisect_right(BIN_EDGES[1:-1], bet[0]) == index]
-    return Bin(
-        low=BIN_EDGES[index],
-        high=BIN_EDGES[index + 1],
-        n=len(inside),
-        mean_stated=mean([stated for stated, _ in inside]) if inside else None,
-        share_held=mean([float(held) for _, held in inside]) if inside else None,
+def _bins(bets: Sequence[tuple[float, bool]]) -> tuple[Bin, ...]:
+    inside: list[list[tuple[float, bool]]] = [[] for _ in BIN_EDGES[1:]]
+    for bet in bets:
+        inside[bisect_right(BIN_EDGES[1:-1], bet[0])].append(bet)
+    return tuple(
+        Bin(
+            low=low,
+            high=high,
+            n=len(found),
+            mean_stated=mean([stated for stated, _ in found]) if found else None,
+            share_held=mean([float(held) for _, held in found]) if found else None,
+        )
+        for (low, high), found in zip(pairwise(BIN_EDGES), inside, strict=True)
     )
 
 

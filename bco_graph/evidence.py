@@ -34,6 +34,7 @@ class EvidenceSurface:
         self._receipts = receipts
         self._drawn: list[str] = []
         self._cells: dict[str, str] = {}
+        self._listed: list[str] = []
 
     # -- before and during a step ------------------------------------------------------------------------------
 
@@ -118,10 +119,13 @@ class EvidenceSurface:
         write_text(self.root / "task_score_matrix.csv", "\n".join(lines) + "\n")
 
     def write_candidates(self, candidates: Sequence[Mapping[str, JSON]]) -> None:
+        """`candidates.csv`; the line of all but the newest, whose verdict comes later, is kept as it was drawn."""
         columns = ["candidate", "parent", "name", "mean", "coverage", "passed", "tasks"]
         columns += ["verdict"] if self.document == DOCUMENTS["bco"] else []
-        rows = [[_cell(candidate.get(column)) for column in columns] for candidate in candidates]
-        write_text(self.root / "candidates.csv", _csv([columns, *rows]))
+        del self._listed[-1:]
+        new = candidates[len(self._listed) :]
+        self._listed += [_csv([[_cell(candidate.get(column)) for column in columns]]) for candidate in new]
+        write_text(self.root / "candidates.csv", _csv([columns]) + "".join(self._listed))
 
     # -- reading traces back -----------------------------------------------------------------------------------
 

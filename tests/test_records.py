@@ -110,18 +110,28 @@ def test_a_proposer_is_shown_all_candidates_or_the_best_and_the_newest_of_many(r
     assert lines[-1].startswith(f"[kept {2 * SHOWN} of {3 * SHOWN} candidates")
 
 
-def test_a_score_matrix_that_grew_is_the_one_that_a_restart_draws(receipts: Receipts, tmp_path: Path) -> None:
+def test_tables_that_grew_are_those_that_a_restart_draws(receipts: Receipts, tmp_path: Path) -> None:
     def surface() -> EvidenceSurface:
         return EvidenceSurface(RunFolder(tmp_path), "bco", CandidateStore(tmp_path / "candidates.git"), receipts)
 
-    grown, matrix = surface(), tmp_path / "workspace" / "task_score_matrix.csv"
+    def drawn(by: EvidenceSurface) -> list[str]:
+        records = Records(receipts).candidates()
+        by.write_scores(TASKS, [record["candidate"] for record in records])
+        by.write_candidates(records)
+        files = ("task_score_matrix.csv", "candidates.csv")
+        return [(tmp_path / "workspace" / name).read_text(encoding="utf-8") for name in files]
+
+    grown = surface()
     for iteration, scores in enumerate(ROUNDS):
         evaluated(receipts, iteration, *scores)
-        ids = [record["candidate"] for record in Records(receipts).candidates()]
-        grown.write_scores(TASKS, ids)
-        text = matrix.read_text(encoding="utf-8")
-        surface().write_scores(TASKS, ids)
-        assert matrix.read_text(encoding="utf-8") == text
-    assert text.splitlines() == [
+        assert drawn(grown) == drawn(surface())
+        if iteration in (1, 3, 7):
+            receipts.add_step(iteration, "graded", {"verdict": "inert" if iteration == 1 else "held"})
+            assert drawn(grown) == drawn(surface())
+    matrix, candidates = drawn(grown)
+    assert matrix.splitlines() == [
         "task,type,iter_000,iter_001,iter_003,iter_004,iter_007", "t1,a,0,1,0,,1", '"t,2",b,0,0,0.5,0.2,1'
+    ]  # fmt: skip
+    assert [line.rsplit(",", 1)[-1] for line in candidates.splitlines()] == [
+        "verdict", "", "inert", "held", "", "held"
     ]  # fmt: skip

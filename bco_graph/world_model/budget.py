@@ -88,7 +88,10 @@ def _moves(head: WorldModel, keep_ids: Collection[str]) -> Iterator[Move]:
 
 def _cut_note(position: int, head: WorldModel) -> tuple[WorldModel, int]:
     old = head.experiments[position]
-    new = old.model_copy(update={"note": cut_text(old.note, NOTE_CHARACTERS)})
+    note = cut_text(old.note, NOTE_CHARACTERS)
+    if note == old.note:
+        return head, 0
+    new = old.model_copy(update={"note": note})
     experiments = (*head.experiments[:position], new, *head.experiments[position + 1 :])
     saved = len(render_experiment(old)) - len(render_experiment(new))
     return head.model_copy(update={"experiments": experiments}), saved

@@ -141,7 +141,7 @@ def config_of(folder: Path, base_url: str, rounds: int) -> RunConfig:
         {
             "name": "numbers", "suite": "numbers", "runs": str(folder), "iterations": rounds,
             "models": {"model_list": [{"model_name": "numbers", "litellm_params": params}]},
-            "roles": {"target": "numbers"}, "proposer": {"kind": "handoff"},
+            "roles": {"target": "numbers"}, "proposer": {"kind": "handoff"}, "world_model": {"token_budget": 1000},
         }
     )  # fmt: skip
 
