@@ -175,6 +175,12 @@ async def secrets(task, target):
     capabilities = status.partition("CapEff:")[2].split()[0]
     return [seen, set(others) - {os.readlink("/proc/self")} == set(), int(capabilities, 16)]
 
+async def capabilities(task, target):
+    import ctypes, struct
+    header, held = struct.pack("=Ii", 0x20080522, 0), ctypes.create_string_buffer(24)
+    assert ctypes.CDLL(None).capget(header, held) == 0
+    return held.raw.count(0)
+
 async def not_json(task, target):
     return {1, 2}
 
@@ -227,7 +233,7 @@ KINDS = dict(globals())
 KINDS = (
     *("chat", "raw", "many", "nothing", "caught", "uncaught", "boom", "segfault", "status", "leave", "busy"),
     *("left_behind", "hanging_child", "flood", "bytes_out", "not_json", "nan", "huge", "nested"),
-    *("repeat_number", "forged", "killed_parent", "threads", "subprocesses"),
+    *("repeat_number", "forged", "killed_parent", "threads", "subprocesses", "capabilities"),
 )
 
 
@@ -424,6 +430,10 @@ def test_a_sandboxed_task_sees_no_file_variable_or_package_of_ours(done: Evaluat
     assert seen == []
     assert alone
     assert capabilities == 0
+
+
+def test_a_task_has_no_capabilities(done: Evaluated) -> None:
+    assert done.of("capabilities").answer == 24
 
 
 def test_no_folder_of_a_run_is_left(done: Evaluated) -> None:

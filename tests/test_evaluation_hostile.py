@@ -119,6 +119,30 @@ async def test_nothing_done_by_the_import_puts_off_a_limit(tmp_path: Path, mode:
     assert all(LIMIT_S <= result.seconds < LIMIT_S + 3 for result in results)
 
 
+LOOKING = """
+import os
+
+def parent(pid):
+    return int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
+
+def solve(task, target):
+    worker = parent(os.getppid())
+    try:
+        return len(open(f"/proc/{worker}/mem", "rb").read(0))
+    except PermissionError:
+        return f"refused, and it is {open(f'/proc/{worker}/comm').read().strip()}"
+"""
+
+
+@pytest.mark.parametrize("isolation", ["candidate", "none"])
+async def test_the_memory_of_the_worker_is_closed_where_it_can_be_seen(tmp_path: Path, isolation: str) -> None:
+    needs_sandbox("required")
+    source = write_scaffold(tmp_path / "scaffold", LOOKING)
+    mode = {"sandbox": "off"} if isolation == "none" else {"sandbox": "required", "isolation": isolation}
+    (result,) = await run_all(executor_for(NO_SOCKET, **mode), source, [job("t")])
+    assert str(result.answer).startswith("refused, and it is python"), result
+
+
 @pytest.mark.parametrize("said", ['{"answer": NaN}', '{"answer": 1e999}', "[" * 100_000, '{"answer": "\\ud800"}'])
 async def test_what_cannot_be_handed_on_is_the_tasks_own_failure(tmp_path: Path, said: str) -> None:
     agent = f"""

@@ -20,10 +20,6 @@ import time
 from pathlib import Path
 from typing import Literal
 
-from bco_graph.config import Evaluation
-from bco_graph.evaluation import LocalExecutor, Sandbox
-from bco_graph.protocols import Interface, Job, RunResult, Task
-
 TASKS, AT_ONCE, ROUNDS = 1449, 64, 3
 REPLY = json.dumps({"choices": [{"message": {"role": "assistant", "content": "ok"}}], "usage": {}}).encode()
 AGENT = "async def solve(task, target):\n    return await target.chat(task.inputs['question'])\n"
@@ -64,6 +60,11 @@ def bare(path: str) -> None:
 
 
 def isolated(path: str, isolation: Literal["task", "candidate"]) -> None:
+    # Here, so that the bare way forks a process that is as small as it can be.
+    from bco_graph.config import Evaluation
+    from bco_graph.evaluation import LocalExecutor, Sandbox
+    from bco_graph.protocols import Interface, Job, RunResult, Task
+
     sandbox = Sandbox("bubblewrap", isolation)
     executor = LocalExecutor(Evaluation(concurrency=AT_ONCE), socket_path=Path(path), sandbox=sandbox)
     jobs = [Job(Task(str(n), "bench", {"question": f"question {n}"}), 0, "token") for n in range(TASKS)]
