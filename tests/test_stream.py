@@ -136,7 +136,7 @@ class Seen(BaseCallbackHandler):
     def on_chain_start(self, serialized: Any, inputs: Any, *, run_id: UUID, **more: Any) -> None:
         self.names[run_id] = more["name"]
         node = more["metadata"].get("langgraph_node")
-        if more["name"] == node and self.names.get(more["parent_run_id"]) == "LangGraph":
+        if node != START and more["name"] == node and self.names.get(more["parent_run_id"]) == "LangGraph":
             self.nodes.append(node)
 
     def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: UUID, **more: Any) -> None:
