@@ -79,6 +79,8 @@ class Sandbox:
         machine that are shown empty, wherever they would be visible. Unconfined, nothing can be hidden."""
         if self.name == "bubblewrap":
             binds = ["--ro-bind", str(folder / "scaffold"), "/scaffold"]
+            # To give tasks namespaces of their own, root's worker needs one that bubblewrap leaves to it.
+            binds += ["--cap-drop", "ALL"] if self.isolation == "candidate" else []
             if socket_path.is_socket():
                 binds += ["--ro-bind", str(socket_path), "/run/gateway.sock"]
             return Launch(
