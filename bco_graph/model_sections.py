@@ -83,7 +83,9 @@ class Models(Section):
         if not isinstance(given, Mapping):
             return given
         rest = {name: value for name, value in given.items() if name not in SECTIONS}
-        ignored = [*given.get("ignored", []), *(f"{name}: {why}" for name, why in SECTIONS.items() if name in given)]
+        if not isinstance(told := given.get("ignored", []), list):
+            raise ValueError(f"ignored is {told!r}; bco writes it, and bco.yaml leaves it out")
+        ignored = [*told, *(f"{name}: {why}" for name, why in SECTIONS.items() if name in given)]
         for section in ("router_settings", "litellm_settings"):
             if isinstance(settings := rest.get(section), Mapping):
                 rest[section] = dict(
