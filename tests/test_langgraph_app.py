@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 import yaml
 
 from bco_graph.config import load_config
+from bco_graph.evaluation import LeakPatterns, check_candidate
 from bco_graph.suites import load_suite
 from bco_graph.testing import ScriptedModelServer
 
@@ -48,12 +50,17 @@ def traces(run: Path) -> dict[str, Any]:
     return {trace["task"]: trace for trace in found}
 
 
-def test_the_example_runs_and_its_traces_show_each_node_and_tool(tmp_path: Path, server: ScriptedModelServer) -> None:
+def run_example(folder: Path, server: ScriptedModelServer, *settings: str) -> None:
+    """The baseline of the example, with the scripted model in place of the local one."""
     models = json.dumps([server.deployment("m")])
-    settings = ["iterations=0", f"models.model_list={models}", "roles.target=m", f"runs={tmp_path}"]
-    flags = [part for setting in settings for part in ("--set", setting)]
-    ran = json.loads(bco(tmp_path, "run", str(EXAMPLE / "bco.yaml"), "--method", "vanilla", "--json", *flags))
+    own = ("iterations=0", f"models.model_list={models}", "roles.target=m", *settings)
+    flags = [part for setting in own for part in ("--set", setting)]
+    ran = json.loads(bco(folder, "run", str(EXAMPLE / "bco.yaml"), "--method", "vanilla", "--json", *flags))
     assert ran["stop"] == "iterations"
+
+
+def test_the_example_runs_and_its_traces_show_each_node_and_tool(tmp_path: Path, server: ScriptedModelServer) -> None:
+    run_example(tmp_path, server, f"runs={tmp_path}")
     found = traces(tmp_path / "langgraph_app")
     assert len(found) == 24
     order = found["train-order-01"]
@@ -68,6 +75,22 @@ def test_the_example_runs_and_its_traces_show_each_node_and_tool(tmp_path: Path,
     again = found["train-fact-04"]
     assert [event["node"] for event in again["events"]][1:] == ["retrieve", "agent", "check"] * 2
     assert again["events"][-1]["update"] == {"answer": "nobody knows", "tries": 2}
+
+
+def test_the_edit_made_by_hand_applies_and_gives_the_model_one_sentence(
+    tmp_path: Path, server: ScriptedModelServer
+) -> None:
+    edited = Path(shutil.copytree(EXAMPLE / "app", tmp_path / "app", ignore=shutil.ignore_patterns("__pycache__")))
+    patch = str(EXAMPLE / "by_hand.patch")
+    subprocess.run(["git", "apply", patch], cwd=tmp_path, check=True, capture_output=True)
+    suite = load_suite(load_config(EXAMPLE / "bco.yaml"))
+    assert check_candidate(edited, suite.interface, LeakPatterns.build([], {})) == []
+    scaffold, wanted = f"scaffold={edited}", "evaluation.train=3"
+    ran = tmp_path / "runs/langgraph_app"
+    run_example(tmp_path, server, f"runs={tmp_path}/runs", scaffold, wanted)
+    (fact,) = (trace for trace in traces(ran).values() if trace["type"] == "fact")
+    assert fact["events"][1]["update"] == {"passages": ["Corvane Mini: It waters up to 4 zones."]}
+    assert [event["node"] for event in fact["events"]] == ["route", "retrieve", "agent", "check"]
 
 
 def test_the_example_s_answers_stand_in_its_handbook() -> None:

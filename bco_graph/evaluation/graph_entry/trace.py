@@ -37,8 +37,6 @@ def node_event(space: Sequence[str], chunk: Mapping[str, Any]) -> Json:
 class ToolTrace(BaseCallbackHandler):
     """Records each call of a LangChain tool, however a node makes it."""
 
-    run_inline = True
-
     def __init__(self, target: Any) -> None:
         self._target = target
         self._started: dict[uuid.UUID, dict[str, Json]] = {}
