@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.callbacks import AsyncCallbackHandler
 from langchain_core.language_models import BaseChatModel
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
-from langchain_core.runnables import Runnable
+from langchain_core.runnables import Runnable, RunnableLambda
 from pydantic import Field, SecretStr
 
 from bco_graph.config import check_config
@@ -188,6 +190,43 @@ def test_one_that_hangs_ends_at_the_time_limit(tmp_path: Path) -> None:
     ):
         room.ask(says("hi"))
     assert time.monotonic() - started < 20
+
+
+class Stuck(GenericFakeChatModel):
+    """Has no async client, and does not come back until it is let go."""
+
+    messages: Any = ()
+    until: Any
+
+    def _generate(self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **_: Any) -> ChatResult:
+        self.until.wait(60)
+        return ChatResult(generations=[ChatGeneration(message=message())])
+
+
+def test_one_that_blocks_its_thread_holds_up_neither_the_call_nor_the_end(tmp_path: Path) -> None:
+    until, started = threading.Event(), time.monotonic()
+    try:
+        with (
+            opened(tmp_path, chat_models={"target": Stuck(until=until)}, timeout_s=0.2) as room,
+            pytest.raises(UpstreamUnavailable, match="timeout_s"),
+        ):
+            room.ask(says("hi"))
+        assert time.monotonic() - started < 30
+    finally:
+        until.set()
+
+
+async def test_who_listens_to_a_graph_does_not_hear_of_the_call_a_second_time(tmp_path: Path) -> None:
+    heard: list[Any] = []
+
+    class Ear(AsyncCallbackHandler):
+        async def on_chat_model_start(self, *given: Any, **_: Any) -> None:
+            heard.append(given)
+
+    with opened(tmp_path, chat_models={"target": Scripted(answers=[message()])}) as room:
+        node = RunnableLambda(lambda _: {}, afunc=lambda _: room.gateway.complete(JOB, says("hi")))
+        assert text(await node.ainvoke("go", {"callbacks": [Ear()]})) == "ok"
+    assert heard == []
 
 
 def test_its_fingerprint_names_class_model_and_parameters_and_nothing_holds_its_key(tmp_path: Path) -> None:

@@ -28,11 +28,14 @@ from bco_graph.state import JSON
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import AIMessage
+    from langchain_core.runnables import RunnableConfig
 
 _LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "num_predict")
 _AT_ONCE = 64
 """Threads for chat models that have no async client."""
 _OUR_FAULT = (TypeError, ValueError, KeyError, AttributeError, NotImplementedError)
+_APART: RunnableConfig = {"callbacks": []}
+"""Who listens to the graph in which a call is made hears of it from there, and not a second time from here."""
 _REASONS = {
     "end_turn": "stop", "stop_sequence": "stop", "STOP": "stop", "max_tokens": "length", "MAX_TOKENS": "length",
     "tool_use": "tool_calls",
@@ -111,7 +114,7 @@ class ChatModelLane:
         try:
             runnable, given = _asked(model, pinned)
             async with asyncio.timeout(self._timeout_s):
-                message = await runnable.ainvoke(convert_to_messages(pinned.request["messages"]), **given)
+                message = await runnable.ainvoke(convert_to_messages(pinned.request["messages"]), _APART, **given)
         except TimeoutError as error:
             raise too_late(self._timeout_s) from error
         except Exception as error:
@@ -121,7 +124,9 @@ class ChatModelLane:
         return _completion(deployed, message)
 
     async def close(self) -> None:
+        """Leaves threads whose model does not come back: the end of the loop would wait for its own ones."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
 
 
 def _asked(model: BaseChatModel, pinned: Pinned) -> tuple[Any, dict[str, JSON]]:
