@@ -1,0 +1,135 @@
+"""LangGraph's own server, offline: `langgraph dev` runs the loop, and its SDK drives it like any other graph."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from langgraph.pregel.remote import RemoteGraph
+from langgraph.types import Command
+from langgraph_sdk import get_client
+
+from bco_graph.testing import ScriptedModelServer
+from tests.toy import BOTH, SHORT, answer, prompt_edit
+
+LANGGRAPH = Path(sys.executable).parent / "langgraph"
+OFFLINE = {"LANGGRAPH_CLI_NO_ANALYTICS": "1", "LANGGRAPH_NO_VERSION_CHECK": "true", "LANGSMITH_TRACING": "false"}
+SUBMISSION = {"parent": "iter_000", "name": "alone", "mechanism": "The prompt asks for the word alone."}
+MANY = 30
+"""Rounds enough to pass the 25 supersteps that LangGraph allows by default."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with bco.yaml and langgraph.json, served; `url` in it is where."""
+    folder = tmp_path_factory.mktemp("server")
+    with ScriptedModelServer({"toy-model": answer}) as models:
+        write(folder, models)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        log = (folder / "log").open("w")
+        process = subprocess.Popen(
+            [LANGGRAPH, "dev", "--no-browser", "--no-reload", "--allow-blocking", "--port", str(port)],
+            cwd=folder, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **OFFLINE},
+        )  # fmt: skip
+        try:
+            url = f"http://127.0.0.1:{port}"
+            wait_until_up(url, process, folder / "log")
+            (folder / "url").write_text(url, encoding="utf-8")
+            yield folder
+        finally:
+            process.terminate()
+            process.wait(20)
+            log.close()
+
+
+def write(folder: Path, models: ScriptedModelServer) -> None:
+    params = {"model": "openai/toy-model", "api_base": models.base_url, "api_key": "none", "temperature": 0}
+    config = {
+        "name": "served", "suite": f"{Path(__file__).with_name('toy.py')}:ToySuite", "method": "vanilla",
+        "suite_options": {"scaffold": str(folder / "initial")}, "iterations": 3,
+        "models": {"model_list": [{"model_name": "toy", "litellm_params": params}], "retries": 0},
+        "roles": {"target": "toy"}, "proposer": {"kind": "handoff"},
+    }  # fmt: skip
+    (folder / "bco.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    many = {**config, "iterations": MANY, "max_failures": MANY, "proposer": {"kind": "command", "command": ["false"]}}
+    (folder / "many.yaml").write_text(yaml.safe_dump(many), encoding="utf-8")
+    (folder / "many.py").write_text(
+        "from bco_graph.server import graph_of\n\ngraph = graph_of('many.yaml')\n", encoding="utf-8"
+    )
+    graphs = {"dependencies": ["."], "graphs": {"bco": "bco_graph.server:graph", "many": "./many.py:graph"}}
+    (folder / "langgraph.json").write_text(json.dumps(graphs), encoding="utf-8")
+
+
+def wait_until_up(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            with urllib.request.urlopen(f"{url}/ok", timeout=2):
+                return
+        except OSError:
+            time.sleep(0.2)
+    raise AssertionError(log.read_text(encoding="utf-8")[-4000:])
+
+
+def url_of(place: Path) -> str:
+    return (place / "url").read_text(encoding="utf-8")
+
+
+async def test_the_server_shows_the_schemas_of_the_state(place: Path) -> None:
+    async with get_client(url=url_of(place)) as client:
+        (assistant,) = await client.assistants.search(graph_id="bco")
+        schemas = await client.assistants.get_schemas(assistant["assistant_id"])
+    state = schemas["state_schema"]
+    assert state
+    assert {"iteration", "best", "outcome", "world_model"} <= set(state["properties"])
+
+
+async def test_a_run_is_streamed_interrupted_and_resumed_by_the_sdk(place: Path) -> None:
+    async with get_client(url=url_of(place)) as client:
+        thread = (await client.threads.create())["thread_id"]
+        modes: Any = ["updates", "custom"]
+        parts = [part async for part in client.runs.stream(thread, "bco", input={}, stream_mode=modes)]
+        assert [part for part in parts if part.event == "error"] == []
+        assert [part.data["type"] for part in parts if part.event == "custom"].count("task_done") == 8
+        assert [node for part in parts if part.event == "updates" for node in part.data] == [
+            "evaluate",
+            "__interrupt__",
+        ]
+        waiting = (await client.threads.get_state(thread))["tasks"][0]["interrupts"][0]["value"]
+        assert (waiting["step"], waiting["iteration"]) == ("propose", 1)
+        prompt_edit(BOTH, "asked-alone")(Path(waiting["workspace"]) / "scaffold")
+        await client.runs.wait(thread, "bco", command={"resume": SUBMISSION})
+        values: Any = (await client.threads.get_state(thread))["values"]
+    assert values["best"] == {"id": "iter_001", "mean": 1.0}
+    assert (place / "runs" / f"served-{thread}" / "run.json").exists()
+
+
+async def test_a_remote_graph_is_driven_like_a_local_one(place: Path) -> None:
+    async with get_client(url=url_of(place)) as client:
+        remote = RemoteGraph("bco", client=client)
+        config: Any = {"configurable": {"thread_id": (await client.threads.create())["thread_id"]}}
+        state = await remote.ainvoke({}, config)
+        waiting = state["__interrupt__"][0]["value"]
+        prompt_edit(SHORT, "asked-alone")(Path(waiting["workspace"]) / "scaffold")
+        state = await remote.ainvoke(Command(resume=SUBMISSION), config)
+    assert state["best"] == {"id": "iter_001", "mean": 0.5}
+    assert state["__interrupt__"][0]["value"]["iteration"] == 2
+
+
+async def test_many_rounds_pass_the_limit_of_supersteps_that_the_server_has_by_default(place: Path) -> None:
+    async with get_client(url=url_of(place)) as client:
+        thread = (await client.threads.create())["thread_id"]
+        values: Any = await client.runs.wait(thread, "many", input={})
+    assert (values["iteration"], values["stop"]) == (MANY, "failures")
