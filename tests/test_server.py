@@ -128,6 +128,18 @@ async def test_a_remote_graph_is_driven_like_a_local_one(place: Path) -> None:
     assert state["__interrupt__"][0]["value"]["iteration"] == 2
 
 
+async def test_a_thread_that_the_server_has_lost_goes_on_from_the_receipts_of_its_run(place: Path) -> None:
+    async with get_client(url=url_of(place)) as client:
+        thread = (await client.threads.create())["thread_id"]
+        await client.runs.wait(thread, "bco", input={})
+        await client.threads.delete(thread)
+        await client.threads.create(thread_id=thread)
+        parts = [part async for part in client.runs.stream(thread, "bco", input={}, stream_mode="custom")]
+        waiting = (await client.threads.get_state(thread))["tasks"][0]["interrupts"][0]["value"]
+    assert "task_done" not in [part.data["type"] for part in parts if part.event == "custom"]
+    assert (waiting["step"], waiting["iteration"]) == ("propose", 1)
+
+
 async def test_many_rounds_pass_the_limit_of_supersteps_that_the_server_has_by_default(place: Path) -> None:
     async with get_client(url=url_of(place)) as client:
         thread = (await client.threads.create())["thread_id"]
