@@ -158,7 +158,7 @@ def test_a_score_row_that_flips_back_and_forth_is_unstable(scores: list[float], 
 
 def test_a_flip_counts_from_the_candidate_after_the_one_that_made_it() -> None:
     flips = Flips()
-    for iteration, means in {0: {"a1": 0, "b1": 0}, 2: {"a1": 1}, 5: {"a1": 0, "b1": 1}, 6: {"b1": 0}}.items():
+    for iteration, means in {0: {"a1": 0, "b1": 0}, 2: {"a1": 1}, 5: {"a1": 0, "b1": 1}, 6: {"a1": 1, "b1": 0}}.items():
         flips.add(iteration, means)
     assert [flips.before(iteration) for iteration in (5, 6, 7)] == [set(), {"a1"}, {"a1", "b1"}]
 

@@ -278,6 +278,16 @@ async def test_an_evaluation_that_a_budget_cut_off_is_ended_first_when_there_is_
     assert [finding["wrong"] for finding in verify(RunFolder(config.run_dir))] == [[]] * 7
 
 
+async def test_what_a_budget_left_at_the_coverage_floor_is_a_result(
+    tmp_path: Path, server: ScriptedModelServer, suite: ToySuite
+) -> None:
+    less = {"calls": 12, "reserve_heldout": False}
+    enough = {"coverage_floor": 0.5, "timeout_s": 20.0}
+    ended, _ = await play(toy_config(tmp_path, server, budget=less, evaluation=enough), suite, two_edits())
+    assert (ended.stop, ended.state["iteration"]) == ("budget", 1)
+    assert [(c["id"], c["coverage"]) for c in ended.candidates] == [("iter_000", 1.0), ("iter_001", 0.5)]
+
+
 @pytest.mark.parametrize("method", ["bco", "vanilla"])
 async def test_a_baseline_that_a_budget_cut_off_is_ended_first(
     tmp_path: Path, server: ScriptedModelServer, suite: ToySuite, method: str
