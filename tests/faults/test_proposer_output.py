@@ -55,6 +55,8 @@ def test_one_reply_with_a_broken_part_changes_nothing_and_the_model_is_told_whic
     after_first = told(run.asked(1, "propose")[1])
     assert "no match for `old`" in after_first
     assert after_first.count("not applied: edit_file of the same reply was refused") == 2
+    results = [message["content"] for message in run.asked(1, "propose")[2]["messages"][-3:]]
+    assert [result.split()[0] for result in results] == ["edited", "edited", "created"]
     assert run.source("iter_001", "prompt.md").decode() == NAIVE.replace("word is", "word was")
     assert b"reply.strip()" in run.source("iter_001", "agent.py")
     assert run.source("iter_001", "notes/why.md") == b"because\n"
