@@ -102,7 +102,7 @@ def test_a_subset_is_its_tasks_and_the_tasks_of_its_types() -> None:
 
 
 def test_an_endpoint_that_fails_for_half_of_the_tasks_costs_the_candidate_no_score() -> None:
-    """D1: rate limits on a2 and a4 are no misses; they enter no mean, and nothing is decided on the rest."""
+    """Rate limits on a2 and a4 are no misses; they enter no mean, and nothing is decided on the rest."""
     before = {"a1": 0, "a2": 1, "a3": 0, "a4": 1}
     computed = grade(before, {"a1": 1, "a2": None, "a3": 0, "a4": None})
     assert (computed.coverage, computed.parent_coverage, computed.shared) == (0.5, 1.0, 2)

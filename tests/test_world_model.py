@@ -331,7 +331,7 @@ def test_lint_says_what_does_not_hold_together() -> None:
     assert lint(Document(head=run(merge("E1", "E3"), remove("E4"), add(), revise("V2", mass=0)).head)) == []
 
 
-# Fault case C3: an update that cannot be read leaves the document as it is, and a good one changes what it names.
+# An update that cannot be read leaves the document as it is, and a good one changes what it names.
 
 
 def test_an_update_that_fails_leaves_every_byte_of_the_document() -> None:
@@ -353,7 +353,7 @@ def test_a_good_update_changes_only_the_belief_it_names() -> None:
     ]
 
 
-# Fault case C4: ids are unique and every one that is named exists.
+# Ids are unique and every one that is named exists.
 
 
 def test_an_update_that_cites_an_unknown_id_is_refused_and_the_document_stays_clean() -> None:

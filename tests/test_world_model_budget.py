@@ -192,7 +192,7 @@ def test_any_head_fits_after_compaction_and_nothing_is_lost(
     assert parse_document(render_document(Document(head=small))).head == small
 
 
-# Fault case E1: two kilobytes of beliefs an iteration, for thirty iterations, on a budget of 4,000 tokens.
+# Two kilobytes of beliefs an iteration, for thirty iterations, on a budget of 4,000 tokens.
 
 
 def grow(document: Document, iteration: int, staked: str) -> Document:

@@ -16,7 +16,7 @@ COMMON = "Answer the question with one word and nothing else; think step by step
 
 
 def test_task_text_and_ids_in_an_edit_are_found_before_a_call_with_file_and_line(tmp_path: Path) -> None:
-    """A sentence of a task, word for word, and the id of one; shared wording of every prompt is none of them."""
+    """A sentence of a task, word for word, and the id of one; common wording of every prompt is none of them."""
     texts = [f"{COMMON} {text}" for text in (SENTENCE, "Who rang them?", "Where was the canal?")]
     write_tasks(tmp_path, [task(f"lantern-{n}", f"gold-{n}", text=text) for n, text in enumerate(texts)])
     leaks = ASKS + f'\n\n# hint\nHINT = "{SENTENCE}"\n'
