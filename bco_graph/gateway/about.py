@@ -30,6 +30,11 @@ def priced_of(models: Models, fleet: Fleet) -> list[tuple[Deployment, Price]]:
     return [(deployment, price) for deployment in reversed(known) if (price := price_of(deployment))]
 
 
+def prices_of(models: Models, fleet: Fleet) -> dict[str, JSON]:
+    priced = priced_of(models, fleet)
+    return {d.model_name: {"model": d.litellm_params["model"], "rates": dict(price.rates)} for d, price in priced}
+
+
 def window_of(deployed: Deployed) -> int | None:
     if deployed.lane == "local":
         return local.window_of(deployed.route)

@@ -22,7 +22,7 @@ from aiohttp import web
 from bco_graph.config import Models, Roles
 from bco_graph.errors import AuthenticationFailed, ConfigError, ModelCallError, UpstreamUnavailable
 from bco_graph.gateway import local
-from bco_graph.gateway.about import capabilities_of, fingerprint_of, key_hint, priced_of, windows_of
+from bco_graph.gateway.about import capabilities_of, fingerprint_of, key_hint, priced_of, prices_of, windows_of
 from bco_graph.gateway.booking import Booking
 from bco_graph.gateway.cache import ResponseCache
 from bco_graph.gateway.calls import Calls
@@ -86,8 +86,8 @@ class Gateway:
         self._retries = Retries(models.retries, backoff_s)
         self._chat_models = dict(chat_models or {})
         self._fleet = resolve(models, roles, os.environ, in_code(models, roles, self._chat_models))
-        in_models = secrets_of(self._chat_models.values())
-        self.redactor = Redactor([*self._fleet.secrets, *in_models, *credentials_of(os.environ)])
+        secrets = {*self._fleet.secrets, *secrets_of(self._chat_models.values())}
+        self.redactor = Redactor([*secrets, *credentials_of(os.environ)])
         self._notices = Notices()
         for line in models.ignored:
             self._notices.say("models", f"not used: {line}")
@@ -267,8 +267,7 @@ class Gateway:
     def prices(self) -> dict[str, JSON]:
         """By deployment, those that have a price: its model, and the rates in USD per token by which its calls are
         booked, as litellm names them. For run.json, so that money can be worked out again."""
-        priced = priced_of(self._models, self._fleet)
-        return {d.model_name: {"model": d.litellm_params["model"], "rates": dict(price.rates)} for d, price in priced}
+        return prices_of(self._models, self._fleet)
 
     def capabilities(self, role: Role) -> dict[str, JSON]:
         """`tools`: whether the model calls tools, taken for granted of a model that nobody describes (`model_info`
