@@ -10,14 +10,17 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from langchain_core.runnables import RunnableLambda
 
-from bco_graph.config import RunConfig
+from bco_graph.config import RunConfig, nearest
+from bco_graph.errors import ConfigError
+from bco_graph.outside import take_over
+from bco_graph.places import LAST, Places, iteration_of
 from bco_graph.protocols import Proposer, Suite
 from bco_graph.runtime import RunContext, open_run
-from bco_graph.state import Method, candidate_id
+from bco_graph.state import NodeName, candidate_id
 
 if TYPE_CHECKING:
     from langchain_core.runnables import Runnable
@@ -41,6 +44,7 @@ class RunHandle:
         self._how: dict[str, Any] = {"suite": suite, "proposer": proposer, "target": target, **options}
         self._run: RunContext | None = None
         self._lock = threading.Lock()
+        self.places = Places()
 
     def open(self) -> RunContext:
         with self._lock:
@@ -59,10 +63,6 @@ class RunHandle:
     @property
     def folder(self) -> Path:
         return self.config.run_dir
-
-
-LAST: Mapping[Method, str] = {"bco": "update", "vanilla": "evaluate", "notes": "evaluate"}
-"""The node after which a run ends or goes on to the next round."""
 
 
 def begin(run: RunContext, iteration: int) -> None:
@@ -87,12 +87,18 @@ def end(run: RunContext, state: Mapping[str, Any], stop: str | None) -> None:
 
 
 def bind(node: Node, handle: RunHandle) -> Runnable[Any, Any]:
-    """The node as LangGraph takes it, for `ainvoke` and `astream` as well as `invoke` and `stream`."""
-    name = getattr(node, "__name__", "node")
+    """The node as LangGraph takes it, for `ainvoke` and `astream` as well as `invoke` and `stream`.
+
+    `node` is one of `bco_graph.nodes`, or a function of the same name and signature. It raises StaleCheckpoint when it
+    is started from a checkpoint that the run has left behind.
+    """
+    name = _name_of(node)
 
     async def run_async(state: Any) -> Any:
         run = handle.open()
-        iteration = int(state.get("iteration", -1)) + (0 if name in ("grade", "update") else 1)
+        handle.places.enter(run, name, state)
+        take_over(run, name, state)
+        iteration = iteration_of(name, state)
         started = time.monotonic()
         begin(run, iteration)
         run.events.emit("node_started", iteration, node=name)
@@ -115,3 +121,14 @@ def bind(node: Node, handle: RunHandle) -> Runnable[Any, Any]:
             return pool.submit(context.run, asyncio.run, run_async(state)).result()
 
     return RunnableLambda(run_sync, afunc=run_async, name=name)
+
+
+def _name_of(node: Node) -> NodeName:
+    name = getattr(node, "__name__", repr(node))
+    if name not in get_args(NodeName):
+        raise ConfigError(
+            f"{name!r} is no node of the loop{nearest(name, get_args(NodeName))}; nodes are: "
+            f"{', '.join(get_args(NodeName))}; to put a function of your own in the place of one, "
+            "give create_bco nodes={NAME: function}"
+        )
+    return cast(NodeName, name)

@@ -78,6 +78,13 @@ class CandidateStore:
         known[name] = tree
         return name
 
+    def forget_after(self, iteration: int) -> None:
+        """Take the candidates of later iterations away."""
+        for name in self.ids():
+            if int(name.removeprefix("iter_")) > iteration:
+                self._run("update-ref", "-d", f"refs/tags/{name}")
+                del self._trees()[name]
+
     def trees(self) -> dict[str, str]:
         """Tree of each candidate, by id in the order of iterations."""
         return dict(self._trees())

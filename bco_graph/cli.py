@@ -157,6 +157,19 @@ def resume(ctx: click.Context, folder: Path, iterations: int | None, settings: t
 
 @main.command()
 @click.argument("folder", type=RUN, metavar="RUN")
+@click.argument("name")
+@click.option("--at", required=True, metavar="iter_NNN", help="The round after whose end the two part.")
+@_json
+def fork(folder: Path, name: str, at: str, as_json: bool) -> None:
+    """Make the run NAME beside RUN, as that was at the end of a round; `bco resume` then goes another way."""
+    from bco_graph.fork import fork_run
+
+    made = fork_run(folder, name, at=at)
+    _print(as_json, {"folder": str(made.folder), "at": at}, f"wrote {made.folder}: bco resume {made.folder}")
+
+
+@main.command()
+@click.argument("folder", type=RUN, metavar="RUN")
 @_json
 def step(folder: Path, as_json: bool) -> None:
     """Show what a run waits for (proposer `handoff`), and where."""

@@ -22,7 +22,7 @@ from bco_graph.model_sections import Models as Models
 from bco_graph.sections import Name, Section
 from bco_graph.sections import nearest as nearest
 from bco_graph.sink_sections import SINKS, Sink
-from bco_graph.state import Method
+from bco_graph.state import Method, NodeName
 from bco_graph.strict_json import is_too_deep
 
 RunName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
@@ -130,6 +130,9 @@ class RunConfig(Section):
     evaluation: Evaluation = Field(default_factory=Evaluation)
     budget: Budget = Field(default_factory=Budget)
     world_model: WorldModelConfig = Field(default_factory=WorldModelConfig)
+    nodes: dict[NodeName, Name] = Field(default_factory=dict)
+    """Own nodes in the place of ours: an entry point of the group `bco_graph.nodes`, `package.module:function`, or
+    `path/to/file.py:function`."""
     sinks: list[Sink] = Field(default_factory=list)
     """Other systems that get the run's events."""
     grading: Literal["computed", "paper"] = "computed"

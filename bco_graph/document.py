@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Iterable, Iterator
+
 from bco_graph.calibration import CalibrationRecord, Computed, calibration_block, record_of
 from bco_graph.config import RunConfig
 from bco_graph.errors import RunUnreadable
@@ -17,17 +20,17 @@ class RunDocument:
 
     def __init__(self, receipts: Receipts) -> None:
         self._receipts = receipts
-        self._updated, self._graded = -1, -1
+        self._updated, self._changed, self._graded = -1, 0, -1
         self._head = WorldModel()
         self._history = ""
         self._calibration: list[CalibrationRecord] = []
 
     def head(self, iteration: int) -> WorldModel:
-        """The HEAD as the update of an iteration left it."""
+        """The HEAD as the update of an iteration left it, or as it was changed from outside after that."""
         self._take_in()
         if iteration == self._updated:
             return self._head
-        record = self._receipts.step(iteration, "document")
+        record = self._receipts.last_change(iteration) or self._receipts.step(iteration, "document")
         if record is None:
             raise RunUnreadable(
                 f"{self._receipts.path} has no document of iteration {iteration}, which the checkpoint names: "
@@ -44,9 +47,11 @@ class RunDocument:
 
     def _take_in(self) -> None:
         newest: JSON = None
-        for iteration, record in self._receipts.steps_after(self._updated, "document"):
+        changes = self._receipts.changes(after=self._changed)
+        for iteration, record in _in_order(self._receipts.steps_after(self._updated, "document"), changes):
             self._updated, newest = iteration, record["head"]
             self._history += f"\n\n{render_record(HistoryRecord(iteration=iteration, text=record['history']))}"
+        self._changed = changes[-1][0] if changes else self._changed
         if newest is not None:
             self._head = WorldModel.from_json(newest)
         for iteration, grade in self._receipts.steps_after(self._graded, "graded"):
@@ -57,10 +62,26 @@ class RunDocument:
 
 def document_of(receipts: Receipts) -> Document:
     """HEAD and HISTORY as the last finished update left them; an empty document before the first."""
-    records = receipts.steps("document")
-    head = WorldModel.from_json(records[-1][2]["head"]) if records else WorldModel()
-    history = tuple(HistoryRecord(iteration=i, text=record["history"]) for i, _, record in records)
+    records = documents(receipts)
+    head = WorldModel.from_json(records[-1][1]["head"]) if records else WorldModel()
+    history = tuple(HistoryRecord(iteration=i, text=record["history"]) for i, record in records)
     return Document(head=head, history=history)
+
+
+def documents(receipts: Receipts) -> list[tuple[int, dict[str, JSON]]]:
+    """(iteration, record) of every update and of each change from outside, in the order in which they came to be."""
+    updates = ((iteration, record) for iteration, _, record in receipts.steps("document"))
+    return list(_in_order(updates, receipts.changes()))
+
+
+def _in_order(
+    updates: Iterable[tuple[int, dict[str, JSON]]], changes: Iterable[tuple[int, int, dict[str, JSON]]]
+) -> Iterator[tuple[int, dict[str, JSON]]]:
+    """Updates and the changes from outside that followed each; one update at a time is held."""
+    first = ((iteration, 0, record) for iteration, record in updates)
+    then = ((iteration, 1, record) for _, iteration, record in changes)
+    for iteration, _, record in heapq.merge(first, then, key=lambda entry: entry[:2]):
+        yield iteration, record
 
 
 def document_text(receipts: Receipts, *, calibration: bool) -> str:

@@ -20,11 +20,12 @@ from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 from langgraph.types import Command
 
-from bco_graph.binding import LAST, RunHandle, begin, end
+from bco_graph.binding import RunHandle, begin, end
 from bco_graph.config import RunConfig, check_config, with_overrides
 from bco_graph.errors import RunError, RunUnreadable
 from bco_graph.events import Event
 from bco_graph.graph import create_bco, recursion_limit
+from bco_graph.places import LAST
 from bco_graph.run_folder import RunFolder
 from bco_graph.state import JSON, CandidateSummary, StopReason
 

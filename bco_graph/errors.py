@@ -20,6 +20,7 @@ BcoError
     ├── RunExists              resume it, name another, or overwrite it by an explicit flag
     ├── RunLocked              another process owns the folder
     ├── RunMismatch            what is asked differs from what the folder was made with
+    ├── StaleCheckpoint        the run has gone on from there: fork it, or go on where it stands
     └── RunUnreadable          torn or newer than this version; left untouched
 """
 
@@ -173,6 +174,10 @@ class RunLocked(RunError):
 
 class RunMismatch(RunError):
     """What is asked differs from what the run was made with."""
+
+
+class StaleCheckpoint(RunError):
+    """A node was started from a checkpoint that its run folder has left behind."""
 
 
 class RunUnreadable(RunError):

@@ -3,20 +3,24 @@
 bco       START -> evaluate(x0) -> update -> propose -> predict -> evaluate -> grade -> update -> (propose | END)
 vanilla   START -> evaluate(x0) -> propose -> evaluate -> (propose | END)
 notes     the same as vanilla; its one document is a file that the proposer edits
+
+A state that has been through a round, as a parent graph hands it in, enters at propose.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from langgraph.graph import START, StateGraph
 
-from bco_graph.binding import RunHandle, bind
+from bco_graph.binding import Node, RunHandle, bind
 from bco_graph.config import RunConfig
+from bco_graph.errors import ConfigError
 from bco_graph.nodes import evaluate, grade, predict, propose, update
+from bco_graph.own_nodes import own_nodes
 from bco_graph.protocols import Proposer, Role, Suite
-from bco_graph.state import BCOState
+from bco_graph.state import BCOState, NodeName
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -29,34 +33,58 @@ def create_bco(
     proposer: Proposer | None = None,
     target: str | None = None,
     models: Mapping[Role, BaseChatModel] | None = None,
+    nodes: Mapping[NodeName, Node] | None = None,
     state_schema: type[BCOState] = BCOState,
     handle: RunHandle | None = None,
 ) -> StateGraph[Any, Any, Any, Any]:
     """The uncompiled graph of a run; the caller compiles it and owns checkpointer and store.
 
+        config = load_config("bco.yaml")
+        graph = create_bco(config).compile(checkpointer=InMemorySaver())
+        thread = {"configurable": {"thread_id": "1"}, "recursion_limit": recursion_limit(config)}
+        state = await graph.ainvoke({}, thread)  # invoke, stream and astream as well
+        state["best"], state["stop"]
+
+    The run folder is opened by the first node that runs, and continued where it exists: `{}` as input starts the run,
+    or finds its place by the receipts. A state that a parent graph hands in goes on where it stands; one with `stop`
+    set has ended.
+
     `suite` and `proposer` take the place of what the config names; `target` names another deployment of
     `models.model_list`; `models` are LangChain chat models that play a role, such as `{"target": ChatOpenAI(...)}`.
-    The run folder is opened by the first node that runs, and continued where it exists. The graph takes `{}` as input;
-    give `recursion_limit=recursion_limit(config)` when it is invoked.
+    `nodes` are async functions `(state, *, run)` in the place of ours, by name, such as `{"propose": my_propose}`;
+    `state_schema` is a TypedDict that extends BCOState by keys of your own, with your own reducers. With a `handle`,
+    which holds the opened run and closes it, everything of the run is said there. Raises ConfigError.
     """
+    if handle and any(given is not None for given in (suite, proposer, target, models)):
+        raise ConfigError("create_bco: `handle` brings suite, proposer, target and models: give them to RunHandle")
     run = handle or RunHandle(config, suite=suite, proposer=proposer, target=target, models=models)
+    ours = NODES if config.method == "bco" else {name: NODES[name] for name in WITHOUT_BELIEFS}
+    own = own_nodes(config, cast("Mapping[str, Node]", nodes or {}), state_schema, known=ours)
     graph = StateGraph(state_schema)
-    graph.add_node("evaluate", bind(evaluate, run))
-    graph.add_node("propose", bind(propose, run))
-    graph.add_edge(START, "evaluate")
+    for name, node in ours.items():
+        graph.add_node(name, bind(own.get(name, node), run))
+    graph.add_conditional_edges(START, enter)
     if config.method != "bco":
         graph.add_edge("propose", "evaluate")
         graph.add_conditional_edges("evaluate", next_round)
         return graph
-    graph.add_node("predict", bind(predict, run))
-    graph.add_node("grade", bind(grade, run))
-    graph.add_node("update", bind(update, run))
     graph.add_conditional_edges("propose", after_propose)
     graph.add_edge("predict", "evaluate")
     graph.add_conditional_edges("evaluate", after_evaluate)
     graph.add_edge("grade", "update")
     graph.add_conditional_edges("update", next_round)
     return graph
+
+
+NODES: Mapping[NodeName, Node] = {
+    "propose": propose, "predict": predict, "evaluate": evaluate, "grade": grade, "update": update,
+}  # fmt: skip
+WITHOUT_BELIEFS: tuple[NodeName, ...] = ("propose", "evaluate")
+
+
+def enter(state: BCOState) -> Literal["propose", "evaluate", "__end__"]:
+    """A fresh state starts with the baseline; one that was here before, as in a parent's next turn, goes on."""
+    return next_round({"stop": None, **state})
 
 
 def after_propose(state: BCOState) -> Literal["predict", "evaluate"]:
@@ -81,7 +109,7 @@ def next_round(state: BCOState) -> Literal["propose", "evaluate", "__end__"]:
 
 def _cut_off(state: BCOState) -> bool:
     """Whether the evaluation of the baseline or of the staged edit has not come to its end."""
-    return "outcome" not in state or ("proposal" in state and state["proposal"]["iteration"] > state["iteration"])
+    return "iteration" not in state or ("proposal" in state and state["proposal"]["iteration"] > state["iteration"])
 
 
 def recursion_limit(config: RunConfig) -> int:

@@ -44,6 +44,11 @@ create index if not exists calls_by_role on calls
   (role, deployment, cached, attempts, prompt_tokens, completion_tokens, usd, seconds);
 create table if not exists heldout (
   id integer primary key, candidate text not null, reason text not null, at real not null);
+create table if not exists changes (
+  id integer primary key, iteration integer not null, record text not null, at real not null);
+create table if not exists places (
+  iteration integer not null, node text not null, checkpoint text not null,
+  primary key (iteration, node)) without rowid;
 """
 
 
@@ -202,12 +207,41 @@ class Receipts:
         rows = self._all(f"select iteration, step, record from steps{where} order by iteration, at", *args)
         return [(row[0], row[1], _parsed(row[2])) for row in rows]
 
+    def last_iteration(self) -> int:
+        """The newest iteration with a finished step; -1 before the first."""
+        return int(self._one("select coalesce(max(iteration), -1) from steps")[0])
+
     def steps_after(self, iteration: int, step: str) -> Iterator[tuple[int, dict[str, JSON]]]:
         """(iteration, record) of one step past an iteration, in order; one record at a time is held."""
         sql = "select iteration, record from steps where iteration>? and step=? order by iteration limit 1"
         while (row := self._one(sql, iteration, step)) is not None:
             iteration = row[0]
             yield iteration, _parsed(row[1])
+
+    # -- the document from outside, and where nodes ran ----------------------------------------------------------
+
+    def add_change(self, iteration: int, record: Mapping[str, JSON]) -> None:
+        """Another HEAD than the update of an iteration left, given from outside of the loop after it."""
+        with self._write() as db:
+            db.execute("insert into changes values (null,?,?,?)", (iteration, dumps(record), time.time()))
+
+    def changes(self, *, after: int = 0) -> list[tuple[int, int, dict[str, JSON]]]:
+        """(number, iteration, record) of the changes with a number above `after`, in the order they were made."""
+        rows = self._all("select id, iteration, record from changes where id>? order by id", after)
+        return [(row[0], row[1], _parsed(row[2])) for row in rows]
+
+    def last_change(self, iteration: int) -> dict[str, JSON] | None:
+        row = self._one("select record from changes where iteration=? order by id desc limit 1", iteration)
+        return None if row is None else dict(_parsed(row[0]))
+
+    def set_place(self, iteration: int, node: str, checkpoint: str) -> None:
+        """From which of LangGraph's checkpoints a node was started last."""
+        with self._write() as db:
+            db.execute("insert or replace into places values (?,?,?)", (iteration, node, checkpoint))
+
+    def place(self, iteration: int, node: str) -> str | None:
+        row = self._one("select checkpoint from places where iteration=? and node=?", iteration, node)
+        return None if row is None else str(row[0])
 
     # -- calls -----------------------------------------------------------------------------------------------
 

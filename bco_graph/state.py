@@ -31,6 +31,7 @@ REAL_OUTCOMES: frozenset[str] = frozenset({"scored", "no_answer", "timeout", "co
 """Outcomes that are results of the scaffold; the others say nothing about it and enter no mean."""
 
 Verdict = Literal["held", "refuted", "inert", "void", "undecided"]
+NodeName = Literal["evaluate", "update", "propose", "predict", "grade"]
 Mode = Literal["probe", "act", "refine", "explore"]
 Cause = Literal["not_wired", "behaviour_without_score", "surface_without_failure", "belief_wrong"]
 StepName = Literal["propose", "predict", "grade", "update"]
@@ -125,6 +126,8 @@ class WorldModelReference(TypedDict):
     iteration: int
     beliefs: int
     experiments: int
+    head: NotRequired[dict[str, JSON]]
+    """Another HEAD, given from outside (`outside.change_world_model`): the next node records it, and goes by it."""
 
 
 class BCOState(TypedDict, total=False):

@@ -25,7 +25,7 @@ def load_suite(config: RunConfig) -> Suite:
     """The suite that `config.suite` names: an entry point of the group `bco_graph.suites`, `package.module:Class`,
     or `path/to/file.py:Class`. `suite_options` are its keyword arguments; one that takes `base` gets the folder that
     relative paths start from."""
-    factory = _find(config.suite, Path(config.base))
+    factory = find(config.suite, Path(config.base), group=GROUP, what="suite")
     options = dict(config.suite_options)
     if "base" in inspect.signature(factory).parameters:
         options.setdefault("base", config.base)
@@ -41,39 +41,41 @@ def load_suite(config: RunConfig) -> Suite:
     return suite
 
 
-def _find(name: str, base: Path) -> Any:
-    installed = {entry.name: entry for entry in entry_points(group=GROUP)}
+def find(name: str, base: Path, *, group: str, what: str) -> Any:
+    """What a name leads to: an entry point of a group, `package.module:Attribute`, or `path/to/file.py:Attribute` from
+    `base` on. `what` is the word for it in a ConfigError."""
+    installed = {entry.name: entry for entry in entry_points(group=group)}
     if name in installed:
         return installed[name].load()
     where, colon, attribute = name.rpartition(":")
     if not colon:
         raise ConfigError(
-            f"unknown suite {name!r}{nearest(name, installed)}; installed: {', '.join(sorted(installed)) or 'none'}; "
-            "or give path/to/file.py:Class"
+            f"unknown {what} {name!r}{nearest(name, installed)}; installed: {', '.join(sorted(installed)) or 'none'}; "
+            "or give path/to/file.py:Name"
         )
-    module = _load_file(base / where) if where.endswith(".py") else _load_module(where)
+    module = _load_file(base / where, what) if where.endswith(".py") else _load_module(where, what)
     if not hasattr(module, attribute):
-        raise ConfigError(f"suite {name!r}: {where} defines no {attribute!r}{nearest(attribute, vars(module))}")
+        raise ConfigError(f"{what} {name!r}: {where} defines no {attribute!r}{nearest(attribute, vars(module))}")
     return getattr(module, attribute)
 
 
-def _load_file(path: Path) -> Any:
+def _load_file(path: Path, what: str) -> Any:
     if not path.is_file():
-        raise ConfigError(f"the suite file {str(path)!r} is not there")
-    spec = importlib.util.spec_from_file_location(f"bco_suite_{path.stem}", path)
+        raise ConfigError(f"the {what} file {str(path)!r} is not there")
+    spec = importlib.util.spec_from_file_location(f"bco_{what}_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"the suite file {str(path)!r} cannot be imported")
+        raise ConfigError(f"the {what} file {str(path)!r} cannot be imported")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
 
 
-def _load_module(name: str) -> Any:
+def _load_module(name: str, what: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise ConfigError(f"the suite module {name!r} cannot be imported: {error}") from error
+        raise ConfigError(f"the {what} module {name!r} cannot be imported: {error}") from error
 
 
 def _check_splits(suite: Suite) -> None:

@@ -17,7 +17,7 @@ from bco_graph.state import BCOState, EvaluateUpdate, Failure, Outcome, StopReas
 
 
 async def evaluate(state: BCOState, *, run: RunContext) -> EvaluateUpdate:
-    first = "outcome" not in state
+    first = "iteration" not in state
     iteration = 0 if first else state["iteration"] + 1
     if done := run.receipts.step(iteration, "evaluate"):
         outcome = cast(Outcome, done)

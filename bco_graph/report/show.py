@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from bco_graph.config import nearest
+from bco_graph.document import documents
 from bco_graph.errors import ConfigError
 from bco_graph.report.compare import diff
 from bco_graph.report.patches import diff_stat
@@ -143,7 +144,7 @@ def _why_not(run: Reading, record: Mapping[str, JSON] | None) -> str:
 
 def _heads(run: Reading) -> list[tuple[int, dict[str, Any], list[dict[str, Any]]]]:
     """(iteration, HEAD after it, its changes), in the order of iterations."""
-    return [(i, record["head"], record["changes"]) for i, _, record in run.receipts.steps("document")]
+    return [(i, record["head"], record["changes"]) for i, record in documents(run.receipts)]
 
 
 def _beliefs(run: Reading) -> dict[str, tuple[int, dict[str, Any]]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from bco_graph.config import check_config
-from bco_graph.document import document_of, document_text, shows_calibration
+from bco_graph.document import document_of, document_text, documents, shows_calibration
 from bco_graph.errors import BcoError
 from bco_graph.evaluation.service import sum_up
 from bco_graph.prediction import Prediction, render_prediction, seal
@@ -123,7 +123,7 @@ def _document(run: Reading) -> Iterator[str | None]:
     document = document_of(run.receipts)
     yield from (f"world model: {problem}" for problem in lint(document))
     documented = [record.iteration for record in document.history]
-    yield _same("HISTORY: iterations", documented, [i for i, _, _ in run.receipts.steps("document")])
+    yield _same("HISTORY: iterations", documented, [i for i, _ in documents(run.receipts)])
 
 
 def _heldout(run: Reading) -> Iterator[str | None]:

@@ -1,0 +1,103 @@
+"""A HEAD that comes from outside of the loop: a person, or a program, changes beliefs between two rounds.
+
+Who changes them puts another HEAD into the state (`change_world_model`), by `update_state` or as input. The first node
+that sees it records it in the receipts, so that document, HISTORY and every later reader go by it (`take_over`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bco_graph.document import RunDocument, shows_calibration
+from bco_graph.errors import DocumentError, RunUnreadable
+from bco_graph.places import has_gone_on, stale
+from bco_graph.receipts import Receipts
+from bco_graph.run_folder import RunFolder
+from bco_graph.runtime import RunContext
+from bco_graph.state import JSON, BCOState, WorldModelReference, candidate_id
+from bco_graph.world_model import Belief, Document, WorldModel, lint, render_belief
+
+
+def read_world_model(folder: Path | str, iteration: int | None = None) -> WorldModel:
+    """The HEAD of a run as it stands, or as it stood after an iteration. Raises RunUnreadable where there is none."""
+    run = RunFolder(Path(folder))
+    run.read()
+    run.require_receipts()
+    receipts = Receipts(run.receipts)
+    try:
+        known = [at for at, _, _ in receipts.steps("document")]
+        if not known:
+            raise RunUnreadable(f"{run.root} has no world model: no update has ended there, or its method is not 'bco'")
+        return RunDocument(receipts).head(known[-1] if iteration is None else iteration)
+    finally:
+        receipts.close()
+
+
+def change_world_model(state: Mapping[str, Any], head: WorldModel) -> dict[str, WorldModelReference]:
+    """The update of the state that puts another HEAD in the place of the one it names; for `update_state`, or input."""
+    reference = state["world_model"]
+    return {
+        "world_model": WorldModelReference(
+            iteration=reference["iteration"], beliefs=len(head.beliefs), experiments=len(head.experiments),
+            head=head.to_json(),
+        )
+    }  # fmt: skip
+
+
+def take_over(run: RunContext, node: str, state: BCOState) -> None:
+    """Record the HEAD that the state brings, where it is another than stands. Raises DocumentError for one that the
+    document could not hold, and StaleCheckpoint where rounds were run on the old one already."""
+    reference = state.get("world_model")
+    if reference is None or "head" not in reference:
+        return
+    iteration = reference["iteration"]
+    head, stands = WorldModel.from_json(reference["head"]), run.document.head(iteration)
+    if head == stands:
+        return
+    if has_gone_on(run, iteration):
+        raise stale(run, node, iteration + 1)
+    if problems := lint(Document(head=head)):
+        raise DocumentError("; ".join(problems), source="the world model that the state brings")
+    history = f"### {candidate_id(iteration)} changed from outside\n{difference(stands, head)}\n"
+    record = {"head": head.to_json(), "changes": changes(iteration, stands, head), "history": history}
+    run.receipts.add_change(iteration, record)
+    run.evidence.write_document(run.document.text(calibration=shows_calibration(run.config)))
+    run.events.emit("beliefs", iteration, changes=record["changes"])
+
+
+def changes(iteration: int, before: WorldModel, after: WorldModel) -> list[dict[str, JSON]]:
+    """What differs, belief by belief, as the event `beliefs` tells it."""
+    return [
+        {"iteration": iteration, "op": _op(old, new), "id": name, "before": _held(old), "after": _held(new)}
+        for name, old, new in _pairs(before, after)
+    ]
+
+
+def difference(before: WorldModel, after: WorldModel) -> str:
+    """The same for HISTORY: a line for each belief, what it was beneath."""
+    lines = []
+    for name, old, new in _pairs(before, after):
+        states = " -> ".join(f"{belief.status} {belief.confidence:g}" for belief in (old, new) if belief)
+        lines.append(f"- {_op(old, new)} {name} ({states})")
+        lines += [f"  was: {render_belief(old)}"] if old else []
+    if before.experiments != after.experiments:
+        lines.append(f"- experiments: {len(before.experiments)} -> {len(after.experiments)}")
+    return "\n".join(lines) or "No belief differs."
+
+
+def _pairs(before: WorldModel, after: WorldModel) -> list[tuple[str, Belief | None, Belief | None]]:
+    names = dict.fromkeys(belief.id for belief in (*before.beliefs, *after.beliefs))
+    pairs = [(name, before.find(name), after.find(name)) for name in names]
+    return [(name, old, new) for name, old, new in pairs if old != new]
+
+
+def _op(old: Belief | None, new: Belief | None) -> str:
+    if old is None:
+        return "add"
+    return "remove" if new is None else "revise"
+
+
+def _held(belief: Belief | None) -> dict[str, JSON] | None:
+    return {"confidence": belief.confidence, "status": belief.status} if belief else None
