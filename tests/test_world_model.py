@@ -248,12 +248,6 @@ def test_a_belief_that_the_outcome_did_not_address_stays(op: dict[str, Any]) -> 
     assert run(add(), touched=frozenset()).head.beliefs[:4] == HEAD.beliefs
 
 
-def test_a_belief_that_a_person_settled_stays() -> None:
-    reasons = refusal(merge("E1", "E3"), human={"E3"})
-    assert reasons == ["operation 1 (merge): 'E3' was settled by a person and may not change"]
-    assert run(revise("E1", mass=9), human={"E3"})
-
-
 def test_evidence_is_looked_up_once_and_only_inside_the_run() -> None:
     asked: list[str] = []
 

@@ -47,6 +47,7 @@ def beliefs(draw: st.DrawFn, name: str) -> Belief:
         status=draw(st.sampled_from(["hypothesis", "confirmed", "refuted"])), evidence_for=draw(evidence),
         evidence_against=draw(evidence), mass=draw(st.floats(0, 1e9) | st.integers(0, 90)),
         older_for=draw(st.integers(0, 3)), older_against=draw(st.integers(0, 3)),
+        origin=draw(st.sampled_from(["proposer", "human"])), pinned=draw(st.booleans()), vetoed=draw(st.booleans()),
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ The one door to the room. Behind it:
 values   what it is made of
 ops      Add, Revise, Merge, Remove
 delta    what a list of them does to the HEAD
+people   what a person may do to it
 text     Markdown: the form and writing it; parse reads it
 budget   keeps the HEAD small
 
@@ -23,6 +24,7 @@ from bco_graph.world_model.budget import Compacted, compact, estimate_tokens
 from bco_graph.world_model.delta import Applied, apply, leaves_the_run, strains
 from bco_graph.world_model.ops import Add, Delta, Merge, Op, Remove, Revise, cited
 from bco_graph.world_model.parse import parse_document
+from bco_graph.world_model.people import HumanBelief, HumanChange, apply_human, human_record
 from bco_graph.world_model.text import render_belief, render_document, render_entry, render_head, render_record
 from bco_graph.world_model.values import (
     Belief,
@@ -47,16 +49,20 @@ __all__ = [
     "Evidence",
     "Experiment",
     "HistoryRecord",
+    "HumanBelief",
+    "HumanChange",
     "Merge",
     "Op",
     "Remove",
     "Revise",
     "WorldModel",
     "apply",
+    "apply_human",
     "check_append_only",
     "compact",
     "estimate_tokens",
     "history_record",
+    "human_record",
     "lint",
     "parse_document",
     "record_experiment",
@@ -135,7 +141,7 @@ def lint(document: Document) -> list[str]:
     for belief in head.beliefs:
         found += strains(belief)
         entries = (*belief.evidence_for, *belief.evidence_against)
-        found += [] if entries else [f"{belief.id!r} has no evidence"]
+        found += [] if entries or belief.origin == "human" else [f"{belief.id!r} has no evidence"]
         found += [
             f"{belief.id!r}: evidence {e.path!r} lies outside of the run" for e in entries if leaves_the_run(e.path)
         ]

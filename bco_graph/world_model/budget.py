@@ -3,7 +3,7 @@
 In this order, and no further than needed: notes of the oldest experiments are cut, the oldest experiments folded,
 evidence lists shortened to their newest entries, then texts cut: of refuted beliefs, of the others, last of those that
 an open prediction stakes; each time the lowest mass first. No belief ever loses its id, status, confidence, mass,
-newest evidence path or the beginning of its claim.
+marks, newest evidence path or the beginning of its claim; one that a person pinned keeps claim and conditions whole.
 """
 
 from __future__ import annotations
@@ -129,10 +129,10 @@ def _cut_texts(limit: int, belief: Belief) -> Belief:
     def cut(entries: tuple[Evidence, ...]) -> tuple[Evidence, ...]:
         return tuple(entry.model_copy(update={"locator": cut_text(entry.locator, limit)}) for entry in entries)
 
+    said = {name: getattr(belief, name) for name in ("claim", "conditions")}
     return belief.model_copy(
         update={
-            "claim": cut_text(belief.claim, limit),
-            "conditions": cut_text(belief.conditions, limit),
+            **(said if belief.pinned else {name: cut_text(text, limit) for name, text in said.items()}),
             "evidence_for": cut(belief.evidence_for),
             "evidence_against": cut(belief.evidence_against),
         }

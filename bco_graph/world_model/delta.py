@@ -42,19 +42,21 @@ def apply(
     iteration: int,
     touched: Collection[str] | None,
     evidence_exists: Callable[[str], bool],
-    human: Collection[str] = frozenset(),
 ) -> Applied:
     """The HEAD after all of `delta`; `head` itself is not changed. Beliefs that no operation names stay as they are.
 
     `touched` are the ids that the outcome addressed; no other belief may change (None: all may, for the baseline).
-    `human` are ids that a person has settled; they may not change either. `evidence_exists` is asked about each path
-    that stays inside the run. Raises SubmissionRefused with every problem of every operation.
+    What a person vetoed may not change either, and what one pinned stays, with its claim and conditions.
+    `evidence_exists` is asked about each path that stays inside the run. Raises SubmissionRefused with every problem of
+    every operation.
     """
     ids = _assigned(head, delta)
     counts = Counter(name for op in delta.ops for name in set(named(op)))
     reasons = []
     for number, (op, name) in enumerate(zip(delta.ops, ids, strict=True), 1):
-        problems = _name_problems(head, op) or [*_reach_problems(op, touched, human), *_result_problems(head, op, name)]
+        problems = _name_problems(head, op) or [
+            *_reach_problems(head, op, touched), *_kept_problems(head, op, name), *_result_problems(head, op, name)
+        ]  # fmt: skip
         problems += [
             f"{repeated!r} is named by another operation too: say all about a belief in one"
             for repeated in dict.fromkeys(named(op))
@@ -91,8 +93,8 @@ def _well_formed(name: str) -> bool:
 def _name_problems(head: WorldModel, op: Op) -> list[str]:
     names = named(op)
     if isinstance(op, Add):
-        return [problem for name in names for problem in _new_id_problems(head, op.kind, name)]
-    problems = [_unknown(head, name) for name in dict.fromkeys(names) if not head.find(name)]
+        return [problem for name in names for problem in new_id_problems(head, op.kind, name)]
+    problems = [unknown(head, name) for name in dict.fromkeys(names) if not head.find(name)]
     if isinstance(op, Merge):
         if len(set(op.ids)) < len(op.ids):
             problems.append(f"ids {list(op.ids)} name a belief twice")
@@ -103,7 +105,12 @@ def _name_problems(head: WorldModel, op: Op) -> list[str]:
     return problems
 
 
-def _new_id_problems(head: WorldModel, kind: BeliefKind, name: str) -> list[str]:
+def assigned_id(head: WorldModel, op: Add) -> str:
+    """The id that one new belief gets: its own, else the next of its kind."""
+    return _assigned(head, Delta(ops=[op]))[0]
+
+
+def new_id_problems(head: WorldModel, kind: BeliefKind, name: str) -> list[str]:
     if not _well_formed(name) or name[0] != LETTERS[kind]:
         return [f"id {name!r} is not of kind {kind!r}: expected {LETTERS[kind]} and a number, or no id at all"]
     if name in head.used_ids:
@@ -111,19 +118,33 @@ def _new_id_problems(head: WorldModel, kind: BeliefKind, name: str) -> list[str]
     return []
 
 
-def _unknown(head: WorldModel, name: str) -> str:
+def unknown(head: WorldModel, name: str) -> str:
     if name in head.retired:
         return f"belief {name!r} was merged or removed; HISTORY holds it"
     return f"there is no belief {name!r}; there are {_listed(belief.id for belief in head.beliefs)}"
 
 
-def _reach_problems(op: Op, touched: Collection[str] | None, human: Collection[str]) -> list[str]:
+def _reach_problems(head: WorldModel, op: Op, touched: Collection[str] | None) -> list[str]:
     if isinstance(op, Add):
         return []
-    problems = [f"{name!r} was settled by a person and may not change" for name in named(op) if name in human]
+    vetoed = [name for name in named(op) if _found(head, name).vetoed]
+    problems = [f"{name!r} was vetoed by a person and may not change: only a person lifts that" for name in vetoed]
     if touched is not None:
         allowed = f"this outcome addressed {_listed(sorted(touched))}; all others stay as they are"
         problems += [f"{name!r} may not change: {allowed}" for name in named(op) if name not in touched]
+    return problems
+
+
+def _kept_problems(head: WorldModel, op: Op, name: str) -> list[str]:
+    """What an operation may not do to beliefs that a person pinned."""
+    pinned = [] if isinstance(op, Add) else [old for member in named(op) if (old := _found(head, member)).pinned]
+    after = _after(head, op, name)
+    problems = []
+    for old in pinned:
+        if after is None or old.id != name:
+            problems.append(f"{old.id!r} was pinned by a person: it cannot be removed, nor merged into another")
+        elif (after.claim, after.conditions) != (old.claim, old.conditions):
+            problems.append(f"{old.id!r} was pinned by a person: its claim and conditions stay as they are")
     return problems
 
 
@@ -132,7 +153,7 @@ def _result_problems(head: WorldModel, op: Op, name: str) -> list[str]:
     if after is None:
         status = before.status if before else ""
         return [] if status == "refuted" else [f"{name!r} is {status!r}: only what is already 'refuted' can be removed"]
-    if after == before:
+    if after == before and not isinstance(op, Merge):
         return [f"nothing of {name!r} would change"]
     return strains(after)
 
@@ -142,6 +163,8 @@ def strains(belief: Belief) -> list[str]:
     found = []
     if belief.status == "refuted" and belief.confidence > EVEN:
         found.append(f"{belief.id!r} is refuted and yet held with confidence {belief.confidence:g}, above {EVEN:g}")
+    if belief.vetoed and belief.status != "refuted":
+        found.append(f"{belief.id!r} is vetoed and yet {belief.status}, not refuted")
     if belief.status == "confirmed" and belief.confidence < EVEN:
         found.append(f"{belief.id!r} is confirmed and yet held with confidence {belief.confidence:g}, below {EVEN:g}")
     return found
@@ -152,6 +175,11 @@ def _evidence_problems(op: Op, evidence_exists: Callable[[str], bool]) -> list[s
     if not entries:
         fields = [name for name in type(op).model_fields if "evidence" in name]
         return [f"no evidence is named: give the path of a file that shows it in {_listed(fields, 'or')}"]
+    return path_problems(entries, evidence_exists)
+
+
+def path_problems(entries: Sequence[Evidence], evidence_exists: Callable[[str], bool]) -> list[str]:
+    """Paths that leave the run or lead to no file, as sentences."""
     problems = []
     for path in dict.fromkeys(entry.path for entry in entries):
         if leaves_the_run(path):
@@ -174,9 +202,7 @@ def _after(head: WorldModel, op: Op, name: str) -> Belief | None:
         case Remove():
             return None
         case Add():
-            given = {field: getattr(op, field) for field in Belief.model_fields if field in Add.model_fields}
-            evidence = {"evidence_for": _union(op.evidence_for), "evidence_against": _union(op.evidence_against)}
-            return Belief.model_validate({**given, **evidence, "id": name})
+            return new_belief(op, name)
         case Revise():
             old = _found(head, name)
             evidence = {
@@ -194,6 +220,12 @@ def _after(head: WorldModel, op: Op, name: str) -> Belief | None:
                 "older_against": sum(member.older_against for member in members),
             }
             return members[0].model_copy(update=carried | _given(op))
+
+
+def new_belief(op: Add, name: str) -> Belief:
+    given = {field: getattr(op, field) for field in Belief.model_fields if field in Add.model_fields}
+    evidence = {"evidence_for": _union(op.evidence_for), "evidence_against": _union(op.evidence_against)}
+    return Belief.model_validate({**given, **evidence, "id": name})
 
 
 def _given(op: Revise | Merge) -> dict[str, Any]:
@@ -227,8 +259,8 @@ def _carry_out(head: WorldModel, delta: Delta, ids: Sequence[str], iteration: in
             "iteration": iteration,
             "op": op.op,
             "id": name,
-            "before": _held(before[:1]),
-            "after": _held((after,)),
+            "before": held(before[:1]),
+            "after": held((after,)),
         }
         changes.append(change | ({"merged": gone} if isinstance(op, Merge) else {}))
         replaced.append(before)
@@ -236,7 +268,7 @@ def _carry_out(head: WorldModel, delta: Delta, ids: Sequence[str], iteration: in
     return Applied(new, changes, replaced)
 
 
-def _held(belief: Sequence[Belief | None]) -> JSON:
+def held(belief: Sequence[Belief | None]) -> JSON:
     return {"confidence": belief[0].confidence, "status": belief[0].status} if belief and belief[0] else None
 
 

@@ -26,6 +26,7 @@ from bco_graph.world_model.text import (
 )
 from bco_graph.world_model.values import (
     LETTERS,
+    MARKS,
     Belief,
     Document,
     Evidence,
@@ -39,7 +40,7 @@ from bco_graph.world_model.values import (
 
 V = TypeVar("V", bound=Value)
 
-_FIELDS = ("conf", "status", "when", "evidence", "against", "mass")
+_FIELDS = ("conf", "status", "marks", "when", "evidence", "against", "mass")
 _FIELD = re.compile(rf"[ \t]*({'|'.join(_FIELDS)}):(.*)", re.DOTALL)
 _MASS = re.compile(r"~?([0-9]+(?:\.[0-9]+)?)")
 _ENTRY = re.compile(r"((?:\\.|[^\\()])*?)(?:[ \t]*\((.*)\))?", re.DOTALL)
@@ -222,7 +223,18 @@ def _belief(block: list[tuple[int, str]]) -> Belief:
     for key, side in (("evidence", "for"), ("against", "against")):
         if key in fields:
             given[f"evidence_{side}"], given[f"older_{side}"] = _evidence(fields[key])
-    return _made(Belief, given, number)
+    return _made(Belief, given | _marks(fields.get("marks")), number)
+
+
+def _marks(piece: _Piece | None) -> dict[str, Any]:
+    names = [name.strip() for name in piece.text.split(",")] if piece else []
+    for name in names:
+        if piece and (name not in MARKS or names.count(name) > 1):
+            raise DocumentError(f"{piece.text!r} are no marks: expected some of {', '.join(MARKS)}", line=piece.line)
+    return {
+        "origin": "human" if "human" in names else "proposer", "pinned": "pinned" in names,
+        "vetoed": "vetoed" in names,
+    }  # fmt: skip
 
 
 def _pieces(block: list[tuple[int, str]]) -> list[_Piece]:

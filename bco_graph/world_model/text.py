@@ -2,7 +2,7 @@
 
     ## Beliefs                                    one belief a block; a line that begins with a blank goes on with it
     [E3] claim
-         | conf:0.96 | status:confirmed
+         | conf:0.96 | status:confirmed | marks:human, pinned
          | when:conditions
          | evidence:path/a.json (locator); path/b.json; [kept 2/5]
          | against:path/c.json
@@ -131,7 +131,8 @@ def render_head(head: WorldModel) -> str:
 
 def render_belief(belief: Belief) -> str:
     """The block of one belief, without a newline at its end."""
-    fields = [f"conf:{_decimal(belief.confidence)} | status:{belief.status}"]
+    marks = f" | marks:{', '.join(belief.marks)}" if belief.marks else ""
+    fields = [f"conf:{_decimal(belief.confidence)} | status:{belief.status}{marks}"]
     if belief.conditions:
         fields.append(f"when:{escape_field(belief.conditions)}")
     if belief.evidence_for or belief.older_for:

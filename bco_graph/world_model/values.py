@@ -32,6 +32,9 @@ from bco_graph.state import JSON, Verdict, candidate_id
 
 BeliefKind = Literal["execution", "evaluation"]
 BeliefStatus = Literal["hypothesis", "confirmed", "refuted"]
+BeliefOrigin = Literal["proposer", "human"]
+MARKS = ("human", "pinned", "vetoed")
+"""What a belief may carry that only people set, as the document words it: added by one, kept by one, ruled out."""
 LETTERS: dict[BeliefKind, str] = {"execution": "E", "evaluation": "V"}
 """First letter of a belief's id. `E` is the paper's; it shows no evaluation belief."""
 
@@ -102,6 +105,17 @@ class Belief(Value):
     older_for: Count = 0
     """How many entries compaction took from the front of `evidence_for`; HISTORY holds them."""
     older_against: Count = 0
+    origin: BeliefOrigin = "proposer"
+    pinned: bool = False
+    """A person keeps it: it is not merged away or removed, and its claim stays to the letter."""
+    vetoed: bool = False
+    """A person has ruled it out: no edit may stake it, and no operation changes it, until a person lifts that."""
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Those of `MARKS` that it carries."""
+        carried = (self.origin == "human", self.pinned, self.vetoed)
+        return tuple(mark for mark, on in zip(MARKS, carried, strict=True) if on)
 
     @model_validator(mode="after")
     def _letter_fits(self) -> Self:
