@@ -35,7 +35,9 @@ class Roles(Section):
     target: Name
     proposer: Name | None = None
     judge: Name | None = None
+    """Asked by graders that compare answers by a model."""
     predictor: Name | None = None
+    """Makes the step `predict` in the proposer's place (`proposer.kind: agent`)."""
 
 
 class ProposerConfig(Section):

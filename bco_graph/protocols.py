@@ -141,6 +141,24 @@ class Caller:
     step: str = ""
 
 
+class Judge(Protocol):
+    """A model that a grader asks (`roles.judge`)."""
+
+    async def __call__(self, task: Task, messages: Sequence[Mapping[str, JSON]], **parameters: JSON) -> str:
+        """Text of its reply, empty where it said nothing. Raises a ModelCallError or BudgetExceeded, which a grader
+        passes on: the row is then an `infra_error`, and no score."""
+
+
+@runtime_checkable
+class JudgedSuite(Protocol):
+    """What a suite offers beside `Suite` when its grader asks a model. `use_judge` is called before the first grade,
+    where `asks_judge` is true."""
+
+    asks_judge: bool
+
+    def use_judge(self, judge: Judge) -> None: ...
+
+
 class ModelCalls(Protocol):
     async def complete(self, caller: Caller, request: Mapping[str, JSON]) -> dict[str, JSON]:
         """One chat completion in OpenAI's form, both ways; raises a `ModelCallError` or `BudgetExceeded`."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from statistics import mean
 
 from bco_graph.ledger import Reserve
 from bco_graph.receipts import Receipts
-from bco_graph.state import candidate_id
+from bco_graph.state import JSON, candidate_id
 
 
-def heldout_reserve(receipts: Receipts, best: str | None, task_runs: int) -> Reserve:
+def heldout_reserve(receipts: Receipts, spent: Mapping[str, JSON], best: str | None, task_runs: int) -> Reserve:
     """For `task_runs` of the baseline and as many of the best, at the mean calls and tokens of their train rows.
 
     While the best is the baseline or not known, another like the baseline is counted. What has been measured already is
-    not kept again. Money goes by what the target's tokens have cost so far in this run.
+    not kept again. Money goes by what the target's tokens have cost so far: `spent` is the ledger's total of that role.
     """
     baseline = candidate_id(0)
     measured = len(receipts.results("heldout", baseline))
@@ -22,7 +23,7 @@ def heldout_reserve(receipts: Receipts, best: str | None, task_runs: int) -> Res
     also = len(receipts.results("heldout", best)) if best and best != baseline else 0
     runs = max(0, task_runs - measured), max(0, task_runs - also)
     calls, tokens = (runs[0] * first[unit] + runs[1] * second[unit] for unit in (0, 1))
-    return Reserve(round(calls), round(tokens), tokens * _usd_per_token(receipts))
+    return Reserve(round(calls), round(tokens), tokens * _usd_per_token(spent))
 
 
 def _task_run(receipts: Receipts, candidate: str) -> tuple[float, float]:
@@ -31,7 +32,6 @@ def _task_run(receipts: Receipts, candidate: str) -> tuple[float, float]:
     return (mean(row.calls for row in rows), mean(row.tokens for row in rows)) if rows else (1.0, 0.0)
 
 
-def _usd_per_token(receipts: Receipts) -> float:
-    spent = [row for row in receipts.spend() if row["role"] == "target"]
-    tokens = sum(row["prompt_tokens"] + row["completion_tokens"] for row in spent)
-    return sum(row["usd"] or 0.0 for row in spent) / tokens if tokens else 0.0
+def _usd_per_token(spent: Mapping[str, JSON]) -> float:
+    tokens = spent["prompt_tokens"] + spent["completion_tokens"] if spent else 0
+    return float((spent["usd"] or 0.0) / tokens) if tokens else 0.0

@@ -19,6 +19,7 @@ from bco_graph.config import RunConfig
 from bco_graph.document import RunDocument
 from bco_graph.errors import ConfigError, RunMismatch, RunUnreadable, Tampered
 from bco_graph.evaluation import LeakPatterns, LocalExecutor, check_candidate
+from bco_graph.evaluation.judge import GatewayJudge
 from bco_graph.evaluation.service import Evaluator, Trace
 from bco_graph.evaluation.worker import remove_tree
 from bco_graph.events import Events
@@ -27,7 +28,7 @@ from bco_graph.gateway import Gateway
 from bco_graph.ledger import Ledger
 from bco_graph.model_sections import CODE
 from bco_graph.proposers import make_proposer
-from bco_graph.protocols import Proposer, Role, Suite, Task
+from bco_graph.protocols import JudgedSuite, Proposer, Role, Suite, Task
 from bco_graph.receipts import Receipts, ResultRow, dumps
 from bco_graph.records import Records
 from bco_graph.redaction import Redactor, inline_keys, surely_keys_in
@@ -37,7 +38,7 @@ from bco_graph.scaffold_tree import scan_tree
 from bco_graph.scratch import scratch, sweep
 from bco_graph.sinks import Feeds, make_sinks
 from bco_graph.state import JSON, Split, candidate_id
-from bco_graph.suites import digest_of, load_suite, moved_tasks, take
+from bco_graph.suites import asks_judge, digest_of, load_suite, moved_tasks, take
 from bco_graph.tampering import Digests, digest_of_all, digests, guarded_files, require_same, suite_home
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class RunContext:
         """Hold back from the budgets what the held-out evaluation of baseline and best will take."""
         if self.config.budget.reserve_heldout:
             runs = len(self.heldout_tasks()) * self.config.evaluation.repeats
-            self.ledger.keep(heldout_reserve(self.receipts, best, runs))
+            self.ledger.keep(heldout_reserve(self.receipts, self.ledger.totals().get("target", {}), best, runs))
 
     def reuse_baseline(self, tree: str) -> None:
         """Take iteration 0's rows and traces from another run, where everything that decides them is equal."""
@@ -169,11 +170,20 @@ def open_run(
     if not scaffold.is_dir():
         raise ConfigError(f"the initial scaffold {str(scaffold)!r} is no folder")
     sweep(remove_tree)
+    if asks_judge(suite) and config.roles.judge is None:
+        raise ConfigError(f"the suite {suite.name!r} is graded by a model: roles.judge must name its deployment")
     lock = folder.lock()
     opened: _Opened | None = None
     try:
         opened = _open_folder(
-            config, folder, suite, tasks, fresh=fresh, overwrite=overwrite, extra_cache=extra_cache, offline=offline,
+            config,
+            folder,
+            suite,
+            tasks,
+            fresh=fresh,
+            overwrite=overwrite,
+            extra_cache=extra_cache,
+            offline=offline,
             models=models,
         )
         _require_no_key(config, scaffold, opened.gateway.redactor)
@@ -236,12 +246,32 @@ def _require_room(run: RunContext) -> None:
 
 
 def _check_roles(run: RunContext) -> None:
-    named = {role for role, name in run.config.roles.model_dump().items() if name is not None}
-    unused = set() if run.config.proposer.kind == "agent" else {"proposer"}
-    for role in (role for role in get_args(Role) if role in named - unused):
+    for role in _roles_in_use(run.config, run.suite):
         # A thread of its own: the caller may be inside of a running loop.
         with ThreadPoolExecutor(1) as pool:
             pool.submit(asyncio.run, run.gateway.check(role)).result()
+
+
+def _roles_in_use(config: RunConfig, suite: Suite) -> list[Role]:
+    agent = config.proposer.kind == "agent"
+    in_use: dict[Role, bool] = {
+        "target": True, "proposer": agent, "judge": asks_judge(suite), "predictor": agent and config.method == "bco",
+    }  # fmt: skip
+    return [role for role, used in in_use.items() if used and getattr(config.roles, role) is not None]
+
+
+def _warn_of_idle_roles(config: RunConfig, suite: Suite, events: Events) -> None:
+    for role in get_args(Role):
+        name = getattr(config.roles, role)
+        if name is not None and role not in _roles_in_use(config, suite):
+            events.warn("config", f"roles.{role} names {name!r}, but nothing in this run asks it: {_ASKED_BY[role]}")
+
+
+_ASKED_BY = {
+    "proposer": "proposer.kind agent does",
+    "judge": "a suite does whose grader asks a model, such as jsonl with match: judge",
+    "predictor": "proposer.kind agent does, in method bco",
+}
 
 
 def _with_models(config: RunConfig, models: Mapping[Role, BaseChatModel]) -> RunConfig:
@@ -280,7 +310,13 @@ def _open_folder(
     try:
         ledger = Ledger(config.budget, receipts)
         gateway = Gateway(
-            config.models, config.roles, ledger, receipts, run_dir=folder.root, extra_cache=extra_cache, offline=offline,
+            config.models,
+            config.roles,
+            ledger,
+            receipts,
+            run_dir=folder.root,
+            extra_cache=extra_cache,
+            offline=offline,
             chat_models=models,
         )
         gateway.start()
@@ -306,6 +342,7 @@ def _manifest(
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
         "prompts": prompts.digests(),
         "fingerprint": gateway.fingerprint("target"),
+        "judge": gateway.fingerprint("judge") if asks_judge(suite) else None,
         "prices": gateway.prices(),
         "suite": {
             "name": suite.name,
@@ -331,7 +368,7 @@ def _decisive(manifest: dict[str, Any]) -> dict[str, JSON]:
     config = manifest["config"]
     return {
         "method": config["method"], "grading": config["grading"], "repeats": config["evaluation"]["repeats"],
-        "target": manifest["fingerprint"], "suite": manifest["suite"],
+        "target": manifest["fingerprint"], "judge": manifest["judge"], "suite": manifest["suite"],
     }  # fmt: skip
 
 
@@ -373,6 +410,9 @@ def _assemble(
     evidence = EvidenceSurface(folder, config.method, store, opened.receipts)
     evidence.write_skill(prompts.skill(config.method, surface=suite.surface(), task=_task(suite, tasks)))
     executor = LocalExecutor(config.evaluation, socket_path=opened.gateway.socket_path, hide=_hidden(folder, suite))
+    _warn_of_idle_roles(config, suite, events)
+    if isinstance(suite, JudgedSuite) and suite.asks_judge:
+        suite.use_judge(GatewayJudge(opened.gateway))
     evaluator = Evaluator(
         suite, executor, opened.receipts, events, opened.gateway.token,
         repeats=config.evaluation.repeats, grader_timeout_s=config.evaluation.grader_timeout_s,
@@ -410,8 +450,9 @@ def _proposer(config: RunConfig, gateway: Gateway, hide: Sequence[Path]) -> Prop
             "or choose kind command, handoff or replay"
         )
     return make_proposer(
-        config.proposer, calls=gateway, capabilities=lambda: gateway.capabilities("proposer"),
-        gateway_url=gateway.base_url, token_for=gateway.token, gateway_socket=gateway.socket_path, hide=hide,
+        config.proposer, calls=gateway, capabilities=gateway.capabilities, gateway_url=gateway.base_url,
+        token_for=gateway.token, gateway_socket=gateway.socket_path, hide=hide,
+        predictor=config.roles.predictor is not None,
     )  # fmt: skip
 
 

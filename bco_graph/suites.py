@@ -14,7 +14,7 @@ from typing import Any
 
 from bco_graph.config import RunConfig, nearest
 from bco_graph.errors import ConfigError, SuiteBroken
-from bco_graph.protocols import Suite, Task
+from bco_graph.protocols import JudgedSuite, Suite, Task
 from bco_graph.receipts import dumps
 from bco_graph.state import JSON
 
@@ -87,6 +87,11 @@ def _check_splits(suite: Suite) -> None:
         raise SuiteBroken(
             f"suite {suite.name!r} uses these task ids more than once: {', '.join(map(repr, twice[:10]))}"
         )
+
+
+def asks_judge(suite: Suite) -> bool:
+    """Whether its grader asks the model of `roles.judge` (`protocols.JudgedSuite`)."""
+    return isinstance(suite, JudgedSuite) and suite.asks_judge
 
 
 def take(tasks: Sequence[Task], count: int | None) -> list[Task]:

@@ -72,7 +72,7 @@ class AgentSubject:
     async def perform(self, step: Step[Any], attempts: list[Attempt], *, max_refusals: int) -> StepResult[Any]:
         self._calls = ScriptedCalls(*(self._turn(attempt) for attempt in attempts))
         config = ProposerConfig(max_refusals=max_refusals)
-        return await AgentProposer(config, self._calls, capabilities=lambda: {"tools": True}).perform(step)
+        return await AgentProposer(config, self._calls, capabilities=lambda _: {"tools": True}).perform(step)
 
     def _turn(self, attempt: Attempt) -> Reply:
         edits: list[Call] = [("write_file", {"path": path, "content": t}) for path, t in attempt.edits.items()]

@@ -58,7 +58,7 @@ def make_step(workspace: Path, name: StepName = "propose", *, iteration: int = 1
 
 
 def proposer(script: ScriptedCalls, *, tools: bool = True, **config: Any) -> AgentProposer:
-    return AgentProposer(ProposerConfig(**config), script, capabilities=lambda: {"tools": tools})
+    return AgentProposer(ProposerConfig(**config), script, capabilities=lambda _: {"tools": tools})
 
 
 async def run(workspace: Path, *script: Reply | Exception, **config: Any) -> tuple[StepResult[str], ScriptedCalls]:

@@ -6,7 +6,7 @@ the executor failed, or a call of the job ended in an upstream, key or budget fa
 the time limit of the task struck                                                       timeout, score 0
 no answer, or the scaffold crashed, and a call of the job overran the context window     context_overflow, score 0
 no answer, or the scaffold crashed                                                       no_answer, score 0
-the grader ran out of time                                                               infra_error
+the grader ran out of time, or the judge that it asks gave no answer                     infra_error
 the grader gave something that is no number in [0, 1]                                    ungradeable
 else                                                                                     scored
 """
@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from bco_graph.errors import SuiteBroken
+from bco_graph.errors import BudgetExceeded, ModelCallError, SuiteBroken
 from bco_graph.events import Events
 from bco_graph.protocols import Caller, Executor, Job, RunResult, Score, Suite, Task
 from bco_graph.receipts import CallRecord, Receipts, ResultRow
@@ -139,15 +139,19 @@ class Evaluator:
         except Exception as error:
             if isinstance(error, TimeoutError) and limit.expired():
                 return "infra_error", None, f"the grader took longer than {self.grader_timeout_s:g} s"
+            if isinstance(error, BudgetExceeded):
+                return "infra_error", None, OUT_OF_BUDGET
+            if isinstance(error, ModelCallError):
+                return "infra_error", None, f"the judge gave no answer: {error}"
             raise SuiteBroken(
                 f"the grader of suite {self.suite.name!r} raised on task {task.id!r}: {type(error).__name__}: {error}"
             ) from error
-        value = score.value if isinstance(score, Score) else score
+        value, note = (score.value, score.note) if isinstance(score, Score) else (score, "")
         if isinstance(value, bool) or not isinstance(value, int | float):
             return "ungradeable", None, f"the grader gave {value!r}, which is no number"
         if not math.isfinite(value) or not 0 <= value <= 1:
-            return "ungradeable", None, f"the grader gave {value!r}, which is not in [0, 1]"
-        return "scored", float(value), score.note if isinstance(score, Score) else ""
+            return "ungradeable", None, f"the grader gave {value!r}, which is not in [0, 1]{note and f': {note}'}"
+        return "scored", float(value), note
 
     async def _call_grader(self, task: Task, answer: JSON) -> Score:
         score = await _in_thread(partial(self.suite.grade, task, answer))

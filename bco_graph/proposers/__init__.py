@@ -20,7 +20,7 @@ from pathlib import Path
 
 from bco_graph.config import ProposerConfig, nearest
 from bco_graph.errors import ConfigError
-from bco_graph.protocols import Caller, ModelCalls, Proposer
+from bco_graph.protocols import Caller, ModelCalls, Proposer, Role
 from bco_graph.state import JSON
 
 ENTRY_POINTS = "bco_graph.proposers"
@@ -33,22 +33,23 @@ def make_proposer(
     config: ProposerConfig,
     *,
     calls: ModelCalls,
-    capabilities: Callable[[], Mapping[str, JSON]],
+    capabilities: Callable[[Role], Mapping[str, JSON]],
     gateway_url: str,
     token_for: Callable[[Caller], str],
     gateway_socket: Path | None = None,
     hide: Sequence[Path] = (),
+    predictor: bool = False,
 ) -> Proposer:
     """The proposer of the configured kind; raises ConfigError for an unknown kind or what that kind lacks.
 
-    `capabilities` describes the proposer's deployment (`{"tools": bool}`), `token_for` gives the gateway's bearer
-    token for a caller. They are not called before the first step. `gateway_socket` and `hide` are for a command that
-    is confined: where it reaches the gateway, and what it must not see.
+    `capabilities` describes a role's deployment (`{"tools": bool}`), `token_for` gives the gateway's bearer token for a
+    caller. They are not called before the first step. `gateway_socket` and `hide` are for a command that is confined:
+    where it reaches the gateway, and what it must not see. `predictor` says whether the run has a model for that role.
     """
     if config.kind == "agent":
         from bco_graph.proposers.agent import AgentProposer
 
-        return AgentProposer(config, calls, capabilities=capabilities)
+        return AgentProposer(config, calls, capabilities=capabilities, predictor=predictor)
     if config.kind == "command":
         from bco_graph.proposers.command import CommandProposer
 

@@ -42,6 +42,7 @@ class ToolLoop(Generic[T]):
         step: Step[T],
         config: ProposerConfig,
         calls: ModelCalls,
+        caller: Caller,
         dialect: Dialect,
         conversation: Conversation,
         tools: frozenset[str],
@@ -49,6 +50,7 @@ class ToolLoop(Generic[T]):
         self._step = step
         self._config = config
         self._calls = calls
+        self._caller = caller
         self._dialect = dialect
         self._conversation = conversation
         self._tools = tools
@@ -102,11 +104,10 @@ class ToolLoop(Generic[T]):
 
     async def _ask(self) -> dict[str, JSON] | None:
         """The endpoint's answer, or None where the prompt was too long and room was made for another turn."""
-        caller = Caller(role="proposer", step=f"{self._step.iteration}/{self._step.name}")
         request = self._dialect.request(self._conversation, self._tools, self._step.schema)
         self._turns += 1
         try:
-            answer = await complete(self._calls, caller, request)
+            answer = await complete(self._calls, self._caller, request)
         except AuthenticationFailed:
             raise
         except ContextOverflow as error:

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from bco_graph.benchmarks.jsonl.entry import interface_of
 from bco_graph.errors import ConfigError
-from bco_graph.protocols import Score, Task
+from bco_graph.protocols import Judge, Score, Task
 from bco_graph.state import JSON, Split
 from bco_graph.strict_json import loads
 
-Match = Literal["exact", "contains"]
+Match = Literal["exact", "contains", "judge"]
+_VERDICT = re.compile(r"VERDICT: (CORRECT|INCORRECT)")
+_SAYS = {
+    "exact": "equal the expected answer",
+    "contains": "contain the expected answer",
+    "judge": "say the same as the expected answer, as a model judges that knows it",
+}
 
 
 class JsonlSuite:
     """Each line is one task: `{"id": "t1", "type": "lookup", "inputs": {...}, "gold": "..."}`; `type` may be left out.
 
-    `match` is `exact` (equal after normalisation) or `contains` (the normalised gold is part of the answer, as whole
-    words). Relative paths start at `base`. Normalisation: Unicode NFKC, lower case, white space squeezed, a full stop
-    at the end dropped: ` 12  May. ` equals the gold `12 may`. A gold that is a list takes any of its members.
+    `match` is `exact` (equal after normalisation), `contains` (the normalised gold is part of the answer, as whole
+    words) or `judge` (the model of `roles.judge` compares the two; a reply without its verdict is no grade). Relative
+    paths start at `base`. Normalisation: Unicode NFKC, lower case, white space squeezed, a full stop at the end dropped:
+    ` 12  May. ` equals the gold `12 may`. A gold that is a list takes any of its members.
 
     `entry` is the scaffold's entry point: `agent.py:solve`, or a mapping for a LangGraph app (see `entry.Entry`):
     `{path: app.py:build, kind: graph, input: {question: "{question}"}, output: answer}`.
@@ -43,8 +52,10 @@ class JsonlSuite:
         placeholders: dict[str, list[str]] | None = None,
         base: str = ".",
     ) -> None:
-        if match not in ("exact", "contains"):
-            raise ConfigError(f"suite_options.match is {match!r}; available: exact, contains")
+        if match not in _SAYS:
+            raise ConfigError(f"suite_options.match is {match!r}; available: {', '.join(_SAYS)}")
+        self.asks_judge = match == "judge"
+        self._judge: Judge | None = None
         self._scaffold = Path(base) / scaffold
         self._surface = None if surface is None else Path(base) / surface
         self._match = match
@@ -66,13 +77,33 @@ class JsonlSuite:
     def gold(self, task: Task) -> JSON:
         return self._gold[task.id]
 
-    def grade(self, task: Task, answer: JSON) -> Score:
+    def use_judge(self, judge: Judge) -> None:
+        self._judge = judge
+
+    def grade(self, task: Task, answer: JSON) -> Score | Awaitable[Score]:
+        if self._judge is not None:
+            return self._judged(self._judge, task, answer)
         gold = self._gold[task.id]
         wanted = [normalise(item) for item in (gold if isinstance(gold, list) else [gold])]
         given = normalise(answer)
         if self._match == "exact":
             return Score(float(given in wanted))
         return Score(float(any(re.search(rf"(?<!\w){re.escape(item)}(?!\w)", given) for item in wanted)))
+
+    async def _judged(self, judge: Judge, task: Task, answer: JSON) -> Score:
+        given = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+        gold = self._gold[task.id]
+        prompt = Path(__file__).with_name("judge.md").read_text(encoding="utf-8").format(
+            inputs=json.dumps(dict(task.inputs), ensure_ascii=False, indent=1), answer=given,
+            gold="\n".join(f"- {item}" for item in (gold if isinstance(gold, list) else [gold])),
+            # Not to be guessed by who writes the answer, and the same each time, so that the cache finds it.
+            mark=hashlib.sha256(f"{task.id}\0{given}\0{gold}".encode()).hexdigest()[:16],
+        )  # fmt: skip
+        said = (await judge(task, [{"role": "user", "content": prompt}])).strip()
+        verdict = _VERDICT.fullmatch(said.rpartition("\n")[2].strip())
+        if verdict is None:
+            return Score(math.nan, f"the judge's last line is no verdict: {said[-200:]!r}")
+        return Score(float(verdict[1] == "CORRECT"), said.rpartition("\n")[0].strip()[-300:])
 
     def initial_scaffold(self) -> Path:
         return self._scaffold
@@ -87,7 +118,7 @@ class JsonlSuite:
         return page.read_text(encoding="utf-8").format(
             entry=self.interface.entry, fields=", ".join(sorted(task.inputs)), types=", ".join(types),
             input=json.dumps(settings.get("input"), ensure_ascii=False), output=settings.get("output"),
-            match="equal the expected answer" if self._match == "exact" else "contain the expected answer",
+            match=_SAYS[self._match],
         )  # fmt: skip
 
     def _read(self, path: Path) -> list[Task]:

@@ -141,7 +141,7 @@ def test_any_reply_of_the_model_ends_in_a_result_or_a_failed_step_and_changes_th
 ) -> None:
     with workspace() as root:
         config = ProposerConfig(max_turns=6, max_refusals=1, protocol=protocol)
-        proposer = AgentProposer(config, Answers(answer), capabilities=dict)
+        proposer = AgentProposer(config, Answers(answer), capabilities=lambda _: {})
         failed = None
         try:
             result = asyncio.run(proposer.perform(step(root)))
