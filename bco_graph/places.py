@@ -1,9 +1,9 @@
 """Where in the graph a node may run: at the run's newest place, and never again from one that the run has left.
 
 The receipts are keyed by iteration, so a node that is started from an earlier checkpoint would be given what was
-recorded there, whatever it was meant to do anew. What a kill explains is allowed: the same checkpoint once more, and
-the way from the start, or from such a checkpoint, up to where the receipts end. Everything else is a fork, and a fork
-has a folder of its own.
+recorded there, whatever it was meant to do anew. What a kill explains is allowed: the same checkpoint once more, one
+that lags behind a little, and the way from the start, or from such a checkpoint, up to where the receipts end.
+Everything else is a fork, and a fork has a folder of its own.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ DONE: Mapping[NodeName, str] = {
 """The step that each node leaves in the receipts when it has ended, in the order of a round."""
 
 _ORDER = list(DONE)
+MAY_LAG = 1
+"""Rounds that LangGraph's checkpoints may be behind the receipts when a process is killed: it writes them while the
+next node runs (`durability="async"`), so that quick nodes get ahead of them."""
 
 
 def iteration_of(node: NodeName, state: Mapping[str, Any]) -> int:
@@ -56,13 +59,13 @@ class Places:
     ) -> bool:
         if run.receipts.step(iteration, DONE[node]) is None:
             return has_gone_on(run, iteration)
-        if thread is not None and run.receipts.place(iteration, node) == checkpoint:
+        if thread is None:  # without a checkpointer nobody can say
+            later = _ORDER[_ORDER.index(node) + 1 :]
+            return has_gone_on(run, iteration) or any(run.receipts.step(iteration, DONE[name]) for name in later)
+        if run.receipts.place(iteration, node) == checkpoint:
             return False
-        if thread is not None and thread in self._last:
-            return True
-        # Checkpoints may lag a node behind when a kill strikes, and without a checkpointer nobody can say.
-        later = _ORDER[_ORDER.index(node) + 1 :]
-        return has_gone_on(run, iteration) or any(run.receipts.step(iteration, DONE[name]) for name in later)
+        killed = run.lock is not None and run.lock.owner_died and thread not in self._last
+        return not (killed and run.receipts.last_iteration() <= iteration + MAY_LAG)
 
 
 def has_gone_on(run: RunContext, iteration: int) -> bool:

@@ -151,6 +151,9 @@ class RunLock:
             owner = self._file.read().strip() or "an unknown process"
             self._file.close()
             raise RunLocked(f"{path.parent} is in use by {owner}: wait for it, or stop it") from None
+        self._file.seek(0)
+        self.owner_died = bool(self._file.read().strip())
+        """Whether the owner before did not let go in order: it was killed."""
         self._file.truncate(0)
         self._file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         self._file.flush()

@@ -110,11 +110,10 @@ async def test_an_old_checkpoint_is_refused_with_what_to_do_and_nothing_is_paid_
     assert digest(handle.folder) == before
 
 
-async def test_a_process_that_comes_later_refuses_old_checkpoints(original: Original) -> None:
-    """But for the last node's, where it would do what a kill leaves to do."""
+async def test_a_process_that_comes_later_refuses_every_old_checkpoint(original: Original) -> None:
     handle = original.room.run()
     graph = original.graph(handle)
-    olds = [s for s in original.history if s.next and "iteration" in s.values][1:]
+    olds = [s for s in original.history if s.next and "iteration" in s.values]
     assert {s.next[0] for s in olds} == {"propose", "predict", "evaluate", "grade", "update"}
     for old in olds:
         with pytest.raises(StaleCheckpoint, match="has left behind"):
@@ -210,12 +209,22 @@ async def test_checkpoints_that_lag_behind_are_no_fork(room: Room, writes: str) 
         del saver.storage["1"][""][name]
     if writes == "lost":
         saver.writes.pop(("1", "", before))
+    (handle.folder / "LOCK").write_text("process 1 on another machine\n", encoding="utf-8")
     handle = room.run(proposer)
     graph = create_bco(handle.config, handle=handle, nodes=own).compile(checkpointer=saver)
     state = await graph.ainvoke(None, limits(handle.config))
     assert (state["iteration"], state["best"]["id"]) == (2, "iter_002")
     assert len(set(proposer.performed)) == len(proposer.performed)
     assert wrong(handle.folder) == []
+
+
+async def test_not_even_a_kill_explains_a_checkpoint_that_is_rounds_old(original: Original) -> None:
+    (original.folder / "LOCK").write_text("process 1 on another machine\n", encoding="utf-8")
+    handle = original.room.run()
+    old = next(s for s in original.history if s.next == ("update",) and s.values["iteration"] == 0)
+    with pytest.raises(StaleCheckpoint):
+        await original.graph(handle).ainvoke(None, old.config)
+    handle.close()
 
 
 # -- a fork ------------------------------------------------------------------------------------------------------------
