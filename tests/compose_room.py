@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any, TypedDict
 
 from langgraph.graph import END, START, StateGraph
@@ -13,7 +14,18 @@ from bco_graph.config import RunConfig
 from bco_graph.report.verify import verify
 from bco_graph.run_folder import RunFolder
 from bco_graph.testing import ScriptedModelServer
-from tests.toy import BOTH, PREDICT, PROPOSE, SHORT, ScriptedProposer, ToySuite, answer, prompt_edit, toy_config
+from tests.toy import (
+    BOTH,
+    DEFAULTS,
+    PREDICT,
+    PROPOSE,
+    SHORT,
+    ScriptedProposer,
+    ToySuite,
+    answer,
+    prompt_edit,
+    toy_config,
+)
 
 
 class Room:
@@ -82,3 +94,14 @@ def app(handle: RunHandle) -> StateGraph[Any, Any, Any, Any]:
     graph.add_edge("improve", "say")
     graph.add_edge("say", END)
     return graph
+
+
+def handed_in(state: dict[str, Any]) -> Any:
+    """What somebody hands in for the step that a graph awaits; for `propose` the scaffold is edited first."""
+    (awaited,) = state["__interrupt__"]
+    asked = awaited.value
+    if asked["step"] == "propose":
+        prompt_edit(SHORT, "asked-alone")(Path(asked["workspace"]) / "scaffold")
+    given = DEFAULTS[asked["step"]]
+    instructions = Path(asked["instructions"]).read_text(encoding="utf-8")
+    return given(SimpleNamespace(iteration=asked["iteration"], instructions=instructions)) if callable(given) else given

@@ -23,8 +23,8 @@ from langgraph.types import Command
 
 from bco_graph import RunHandle
 from tests import postgres
-from tests.compose_room import Room, app, limits, two_edits, wrong
-from tests.toy import DEFAULTS, PROPOSE, SHORT, ToySuite, prompt_edit, toy_config
+from tests.compose_room import Room, app, handed_in, limits, two_edits, wrong
+from tests.toy import ToySuite, toy_config
 
 KINDS = ["memory", "sqlite", "sqlite-async", "postgres", "postgres-async"]
 
@@ -57,11 +57,12 @@ class Saving:
                 yield elsewhere
 
     async def invoke(self, handle: RunHandle, given: Any, thread: str) -> Any:
-        """One invocation of the parent by the face that the checkpointer has, with the graph compiled anew."""
+        """One invocation of the parent by the face that the checkpointer has, with the graph compiled anew: a sync one
+        writes each checkpoint before the next node starts, the others write it beside that node."""
         async with self.opened() as saver:
             graph = app(handle).compile(checkpointer=saver)
             if self.kind in ("sqlite", "postgres"):
-                return graph.invoke(given, limits(handle.config, thread))
+                return graph.invoke(given, limits(handle.config, thread), durability="sync")
             return await graph.ainvoke(given, limits(handle.config, thread))
 
 
@@ -97,16 +98,6 @@ def room(tmp_path: Path) -> Iterator[Room]:
         yield made
 
 
-def submission(asked: dict[str, Any], handle: RunHandle) -> Any:
-    """What somebody hands in for a step that is awaited; for `propose` the scaffold is edited first."""
-    if asked["step"] == "propose":
-        prompt_edit(SHORT, "asked-alone")(Path(asked["workspace"]) / "scaffold")
-        return PROPOSE
-    given = DEFAULTS[asked["step"]]
-    instructions = Path(asked["instructions"]).read_text(encoding="utf-8")
-    return given(SimpleNamespace(iteration=asked["iteration"], instructions=instructions)) if callable(given) else given
-
-
 async def test_a_run_whose_steps_are_handed_in_through_the_parent_ends_as_it_should(room: Room, saving: Saving) -> None:
     """Each step is answered by a graph, a handle and a checkpointer that are opened for it, as by its own process."""
     config = toy_config(room.folder, room.server, iterations=1)
@@ -120,7 +111,7 @@ async def test_a_run_whose_steps_are_handed_in_through_the_parent_ends_as_it_sho
             break
         (awaited,) = state["__interrupt__"]
         asked.append((awaited.value["iteration"], awaited.value["step"]))
-        given = Command(resume=submission(awaited.value, handle))
+        given = Command(resume=handed_in(state))
     assert asked == [(0, "update"), (1, "propose"), (1, "predict"), (1, "grade"), (1, "update")]
     assert state["asked"] == ["improve it", "iter_001 has 0.5"]
     assert state["outcome"]["mean"] == 0.5
@@ -163,6 +154,6 @@ async def test_a_kill_inside_of_the_subgraph_is_resumed_at_its_round_and_nothing
         lines = (handle.folder / "events.jsonl").read_text(encoding="utf-8").splitlines()[seen:]
         nodes = [(e["iteration"], e["node"]) for e in map(json.loads, lines) if e["type"] == "node_started"]
         assert nodes[-4:] == [(2, "predict"), (2, "evaluate"), (2, "grade"), (2, "update")]
-        assert nodes[0] > (1, ""), "no further back than checkpoints lag that are written beside the nodes"
+        assert nodes[0] > (1, ""), "no further back than such checkpoints lag"
         assert saving.kind.endswith("async") or len(nodes) == 4
     assert wrong(handle.folder) == []

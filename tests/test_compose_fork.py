@@ -14,18 +14,20 @@ from typing import Any
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.types import StateSnapshot
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command, StateSnapshot
 
 from bco_graph import RunHandle, change_world_model, create_bco, fork_run, nodes, read_world_model
 from bco_graph.driver import drive
 from bco_graph.errors import ConfigError, DocumentError, RunExists, RunUnreadable, StaleCheckpoint
 from bco_graph.receipts import Receipts
+from bco_graph.state import BCOState
 from bco_graph.testing import ScriptedModelServer
 from bco_graph.world_model import WorldModel, parse_document
-from tests.compose_room import Room, limits, two_edits, wrong
+from tests.compose_room import Room, handed_in, limits, two_edits, wrong
 from tests.test_agent_loop import by_tools
 from tests.test_stream import agent_config
-from tests.toy import BOTH, PROPOSE, ScriptedProposer, ToySuite, answer, prompt_edit
+from tests.toy import BOTH, PROPOSE, ScriptedProposer, ToySuite, answer, prompt_edit, toy_config
 
 BCO = str(Path(sys.executable).parent / "bco")
 
@@ -415,3 +417,63 @@ async def test_a_head_that_the_document_could_not_hold_is_refused_and_not_record
             await graph.ainvoke({**forked.state, "world_model": reference}, limits(forked.config))
     assert handle.open().receipts.changes() == []
     handle.close()
+
+
+# -- through a parent --------------------------------------------------------------------------------------------------
+
+
+class Whole(BCOState, total=False):
+    """A parent that has all of our keys."""
+
+    asked: str
+
+
+def parent_of(handle: RunHandle) -> Any:
+    graph = StateGraph(Whole)
+    graph.add_node("improve", create_bco(handle.config, handle=handle).compile())
+    graph.add_edge(START, "improve")
+    return graph.compile(checkpointer=InMemorySaver())
+
+
+async def test_a_parent_goes_on_from_the_state_of_a_fork_with_a_belief_changed(original: Original) -> None:
+    forked = fork_run(original.folder, "through-a-parent", at=1)
+    proposer = another_way()
+    handle = original.room.handle(forked.config, proposer)
+    changed = change_world_model(forked.state, doubted(read_world_model(forked.folder)))
+    state = await parent_of(handle).ainvoke({"asked": "x", **forked.state, **changed}, limits(forked.config))
+    handle.close()
+    assert (state["asked"], state["iteration"], state["best"]["id"]) == ("x", 2, "iter_002")
+    assert "confidence 0.2" in proposer.instructions[(2, "predict")]
+    assert wrong(forked.folder) == []
+
+
+async def test_a_parent_that_travels_back_to_before_the_run_is_given_the_run_and_pays_nothing(room: Room) -> None:
+    """There it had not begun: the folder says where it stands."""
+    proposer = two_edits()
+    handle = room.run(proposer)
+    parent, thread = parent_of(handle), limits(handle.config)
+    first = await parent.ainvoke({"asked": "x"}, thread)
+    paid, performed = len(room.server.requests), list(proposer.performed)
+    start = [s async for s in parent.aget_state_history(thread) if s.next == ("improve",)][-1]
+    again = await parent.ainvoke(None, start.config)
+    assert again == first
+    assert (len(room.server.requests), proposer.performed) == (paid, performed)
+
+
+async def test_a_belief_is_changed_inside_of_the_subgraph_while_it_waits_for_a_step(room: Room) -> None:
+    handle = RunHandle(toy_config(room.folder, room.server, iterations=1), suite=room.suite)
+    parent, thread = parent_of(handle), limits(handle.config)
+    state = await parent.ainvoke({"asked": "x"}, thread)
+    state = await parent.ainvoke(Command(resume=handed_in(state)), thread)
+    inner = (await parent.aget_state(thread, subgraphs=True)).tasks[0].state
+    assert inner.next == ("propose",)
+    head = read_world_model(handle.folder)
+    await parent.aupdate_state(inner.config, change_world_model(inner.values, doubted(head)), as_node="update")
+    state = await parent.ainvoke(None, thread)
+    while "__interrupt__" in state:
+        state = await parent.ainvoke(Command(resume=handed_in(state)), thread)
+    handle.close()
+    assert (state["iteration"], state["stop"], state["grade"]["verdict"]) == (1, "iterations", "held")
+    text = (handle.folder / "world_model_calibration.md").read_text(encoding="utf-8")
+    assert "### iter_000 changed from outside\n- revise E1 (hypothesis 0.6 -> hypothesis 0.2)" in text
+    assert wrong(handle.folder) == []
