@@ -10,7 +10,9 @@ for the folder `graph_entry` beside it, which is loaded for scaffolds that are L
 No code of the scaffold runs in this process: a first import, to see that it works, is a task like any other. So the
 scaffold cannot reach the inputs of another task, or the results. What makes a fork for each task cheap is that this
 process imports the installed modules that the first import used, and compiles the scaffold's files: a task only
-executes them.
+executes them. It does not fork them itself: a fork inherits memory, and here lie the inputs, tokens and output of
+other tasks. The forker does, a process that was forked before the first job and is sent numbers and handles only; its
+forks become this process's children.
 
 A task runs below a guard, which the scaffold's code never runs in. With isolation `task` the guard is the first
 process of the task's own pid namespace: when it is killed, the kernel kills all that the task has started. Otherwise
@@ -71,6 +73,8 @@ _SAID = frozenset({"begun", "modules", "answer", "error", "exit", "fault"})
 _TRIAL = 0
 """Number of the first import; jobs count from 1."""
 _libc = ctypes.CDLL(None, use_errno=True)
+
+_MAX_MESSAGE = 1_000
 
 Json = Any
 Emit = Callable[[dict[str, Json]], None]
@@ -571,8 +575,80 @@ def _ending(code: Json) -> str:
     return f"the task's process was killed by {name}"
 
 
+class Forker:
+    """The process that forks a task's first process, `relay`, and hands it over to the process that made the forker."""
+
+    def __init__(self, relay: Callable[[int, list[int]], NoReturn], not_ours: Iterable[int]) -> None:
+        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                prctl(_PR_PDEATHSIG, signal.SIGKILL)
+                self._line.close()
+                for handle in not_ours:
+                    os.close(handle)
+                self._serve(theirs, relay)
+            finally:
+                os._exit(0)
+        theirs.close()
+
+    def fork(self, number: int, handles: list[int]) -> int:
+        """Pid of the new process, now a child of this one. Raises OSError when there can be none; where the forker
+        itself is gone, this process ends."""
+        try:
+            socket.send_fds(self._line, [b"%d" % number], handles)
+            said, done = self._line.recv(_MAX_MESSAGE), self._line.recv(_MAX_MESSAGE)
+        except ConnectionError:
+            done = b""
+        if not done:
+            # A task has killed it. That is no failure of ours, and must not look like one.
+            os._exit(71)
+        if not said.isdigit():
+            raise OSError(said.decode())
+        return int(said)
+
+    def end(self) -> None:
+        self._line.close()
+        send(self.pid, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+
+    def _serve(self, line: socket.socket, relay: Callable[[int, list[int]], NoReturn]) -> None:
+        while True:
+            message, handles, *_ = socket.recv_fds(line, _MAX_MESSAGE, 8, socket.MSG_CMSG_CLOEXEC)
+            if not message:
+                return
+            try:
+                if (between := os.fork()) == 0:
+                    self._hand_over(line, int(message), handles, relay)
+                os.waitpid(between, 0)
+            except OSError as error:
+                line.send(describe(error).encode())
+            for handle in handles:
+                os.close(handle)
+            line.send(b"done")
+
+    def _hand_over(
+        self, line: socket.socket, number: int, handles: list[int], relay: Callable[[int, list[int]], NoReturn]
+    ) -> NoReturn:
+        """In a process that ends at once: what it forks has then lost its parent, and the maker adopts it."""
+        between = os.getpid()
+        try:
+            pid = os.fork()
+            if pid == 0:
+                line.close()
+                while os.getppid() == between:
+                    time.sleep(0.0001)
+                relay(number, handles)
+            line.send(b"%d" % pid)
+        except OSError as error:
+            line.send(describe(error).encode())
+        finally:
+            os._exit(0)
+
+
 class Worker:
-    """Takes jobs, forks them, enforces their limits, hands back results; calls nothing of the scaffold itself."""
+    """Takes jobs, has them forked, enforces their limits, hands back results; calls nothing of the scaffold itself."""
 
     def __init__(self, settings: dict[str, Json], jobs: int, results: int) -> None:
         self.settings = settings
@@ -583,14 +659,18 @@ class Worker:
         rules = settings["landlock"]
         self.jail = _beside("landlock").Jail(rules["read"], rules["listed"]) if rules else None
         self.selector = selectors.DefaultSelector()
+        self.forker = self._new_forker()
         self._line = b""
         self._open = True
+
+    def _new_forker(self) -> Forker:
+        return Forker(self.relay, [self.jobs, self.results, self.selector.fileno()])
 
     def try_import(self) -> bool:
         """Import the scaffold in a process of its own and say so, or say why not."""
         for left in Path(self.settings["work"]).glob("task-*"):
             remove_tree(left)  # of a worker before this one, which died
-        self._start({"job": _TRIAL})
+        self._start(_TRIAL, b"{}")
         (trial,) = self.running.values()
         while self.running:
             self._turn()
@@ -600,6 +680,8 @@ class Worker:
             write_line(self.results, {"failed": failure, "printed": printed})
             return False
         warm_up(self.settings["scaffold"], trial.said["modules"])
+        self.forker.end()
+        self.forker = self._new_forker()
         write_line(self.results, {"ready": True})
         return True
 
@@ -611,6 +693,7 @@ class Worker:
             self._turn()
         for task in list(self.running.values()):
             self.finish(task)
+        self.forker.end()
 
     def _turn(self) -> None:
         for key, _ in self.selector.select(self._patience()):
@@ -636,37 +719,46 @@ class Worker:
         self._open = bool(chunk)
         *lines, self._line = (self._line + chunk).split(b"\n")
         for line in lines:
-            self.start(json.loads(line))
+            self.start(json.loads(line)["job"], line)
 
-    def start(self, job: dict[str, Json]) -> None:
+    def start(self, number: int, job: bytes) -> None:
         try:
-            self._start(job)
+            self._start(number, job)
         except OSError as error:
             fault = {"status": "broken", "error": f"the task's process could not be started: {describe(error)}"}
             write_line(
                 self.results,
-                {"job": job["job"], "seconds": 0.0, "stdout": "", "stderr": "", "events": [], "raw": {}} | fault,
+                {"job": number, "seconds": 0.0, "stdout": "", "stderr": "", "events": [], "raw": {}} | fault,
             )
 
-    def _start(self, job: dict[str, Json]) -> None:
-        pipes, ends = {}, {}
-        for name in ("result", "stdout", "stderr"):
-            pipes[name], ends[name] = os.pipe()
-            os.set_blocking(pipes[name], False)
-        folder = Path(self.settings["work"], "task" if self.own_namespaces else f"task-{job['job']}")
-        pid = os.fork()
-        if pid == 0:
-            self.relay(job, folder, ends, list(pipes.values()))
-        for end in ends.values():
-            os.close(end)
-        task = self.running[pid] = Running(job["job"], pid, pipes, self.settings, folder)
+    def _start(self, number: int, job: bytes) -> None:
+        pipes: dict[str, int] = {}
+        given = [os.memfd_create("job")]
+        try:
+            write_all(given[0], job)
+            for name in ("result", "stdout", "stderr"):
+                pipes[name], end = os.pipe()
+                given.append(end)
+                os.set_blocking(pipes[name], False)
+            pid = self.forker.fork(number, given)
+        except OSError:
+            for handle in pipes.values():
+                os.close(handle)
+            raise
+        finally:
+            for handle in given:
+                os.close(handle)
+        task = self.running[pid] = Running(number, pid, pipes, self.settings, self._folder(number))
         for name in list(pipes):
             self.selector.register(pipes[name], selectors.EVENT_READ, partial(self.read, task, name))
         with suppress(OSError, AttributeError):
             pipes["watch"] = os.pidfd_open(pid)
             self.selector.register(pipes["watch"], selectors.EVENT_READ, partial(self.finish, task))
-        if job["job"] != _TRIAL:
-            write_line(self.results, {"job": job["job"], "started": True})
+        if number != _TRIAL:
+            write_line(self.results, {"job": number, "started": True})
+
+    def _folder(self, number: int) -> Path:
+        return Path(self.settings["work"], "task" if self.own_namespaces else f"task-{number}")
 
     def read(self, task: Running, name: str) -> bool:
         """Take what a pipe holds, at most one chunk; False when there is nothing more now or ever."""
@@ -726,7 +818,7 @@ class Worker:
     def sweep(self) -> None:
         """Kill what belongs to no running task: it has lost its guard."""
         for pid, parent in processes().items():
-            if parent == os.getpid() and pid not in self.running:
+            if parent == os.getpid() and pid not in self.running and pid != self.forker.pid:
                 kill_tree(pid)
 
     def reap(self) -> None:
@@ -738,44 +830,42 @@ class Worker:
 
     # From here on in the forked processes of a task; these never return.
 
-    def relay(self, job: dict[str, Json], folder: Path, ends: dict[str, int], not_ours: list[int]) -> NoReturn:
+    def relay(self, number: int, handles: list[int]) -> NoReturn:
         """First process of a task: makes its namespaces and guard, and lives as long as the guard does."""
-        emit = partial(write_line, ends["result"], lock=threading.Lock())
+        job, result, stdout, stderr = handles
+        emit = partial(write_line, result, lock=threading.Lock())
         try:
-            prctl(_PR_DUMPABLE, 1)
+            # Writing the maps of a user namespace takes it. Elsewhere other tasks could get at the handles in /proc.
+            prctl(_PR_DUMPABLE, int(self.own_namespaces))
             os.setsid()
-            for handle in [self.jobs, self.results, *not_ours, *self._handles()]:
-                os.close(handle)
-            self.selector.close()
-            os.dup2(ends["stdout"], 1)
-            os.dup2(ends["stderr"], 2)
-            os.close(ends["stdout"])
-            os.close(ends["stderr"])
+            os.dup2(stdout, 1)
+            os.dup2(stderr, 2)
+            os.close(stdout)
+            os.close(stderr)
             if self.own_namespaces:
                 become_first_process(self.settings["keep"])
             else:
                 prctl(_PR_PDEATHSIG, signal.SIGKILL)
                 prctl(_PR_SUBREAPER, 1)
-            self.guard(job, folder, emit)
+            self.guard(number, job, emit)
         except Exception as error:
             emit({"fault": f"the task's process could not be set up: {describe(error)}"})
         finally:
             os._exit(0)
 
-    def _handles(self) -> list[int]:
-        return [handle for task in self.running.values() for handle in task.pipes.values()]
-
-    def guard(self, job: dict[str, Json], folder: Path, emit: Emit) -> None:
+    def guard(self, number: int, job: int, emit: Emit) -> None:
         pid = os.fork()
         if pid == 0:
-            self.task(job, folder, emit)
+            self.task(number, job, emit)
+        os.close(job)
         while (ended := os.wait())[0] != pid:
             pass
         if not self.own_namespaces and has_children():
             kill_tree(os.getpid(), spare_root=True)
         emit({"exit": os.waitstatus_to_exitcode(ended[1])})
 
-    def task(self, job: dict[str, Json], folder: Path, emit: Emit) -> NoReturn:
+    def task(self, number: int, handle: int, emit: Emit) -> NoReturn:
+        folder = self._folder(number)
         try:
             try:
                 prctl(_PR_NO_NEW_PRIVS, 1)
@@ -791,9 +881,10 @@ class Worker:
                 emit({"fault": f"the task's process could not be set up: {describe(error)}"})
                 os._exit(0)
             emit({"begun": True})
-            if job["job"] == _TRIAL:
+            if number == _TRIAL:
                 emit(first_import(self.settings))
             else:
+                job = read_job(handle)
                 target = Target(self.settings["socket"], job["token"], emit)
                 call_entry(partial(import_entry, self.settings), Task(job["inputs"], job["repeat"]), target, emit)
             for stream in (sys.stdout, sys.stderr):
@@ -801,6 +892,12 @@ class Worker:
                     stream.flush()
         finally:
             os._exit(0)
+
+
+def read_job(handle: int) -> dict[str, Json]:
+    with os.fdopen(handle, "rb") as file:
+        file.seek(0)
+        return cast(dict[str, Json], json.loads(file.read()))
 
 
 def import_entry(settings: dict[str, Json]) -> Callable[..., Json]:
