@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from bco_graph.errors import RunError
+from bco_graph.errors import ConfigError, RunError
 from bco_graph.evaluation.service import OUT_OF_BUDGET, no_outcome, sum_up
 from bco_graph.receipts import ResultRow
 from bco_graph.runtime import RunContext
@@ -39,6 +39,9 @@ async def evaluate(state: BCOState, *, run: RunContext) -> EvaluateUpdate:
 
 
 async def _baseline(run: RunContext) -> Outcome | None:
+    if faults := run.check_scaffold(run.initial_scaffold):
+        listed = "\n  ".join(faults)
+        raise ConfigError(f"the initial scaffold {str(run.initial_scaffold)!r} cannot be evaluated:\n  {listed}")
     tree = run.candidates.stage(run.initial_scaffold)
     candidate = run.candidates.admit(0, tree, None)
     run.evidence.write_baseline(tree)

@@ -14,7 +14,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from bco_graph.binding import RunHandle
 from bco_graph.config import RunConfig
 from bco_graph.driver import Ended, drive
-from bco_graph.errors import RunMismatch, StepFailed
+from bco_graph.errors import ConfigError, RunMismatch, StepFailed
 from bco_graph.graph import create_bco, recursion_limit
 from bco_graph.protocols import Step, StepResult, T
 from bco_graph.receipts import Receipts
@@ -275,7 +275,7 @@ async def test_an_evaluation_that_a_budget_cut_off_is_ended_first_when_there_is_
     receipts = Receipts(config.run_dir / "receipts.sqlite")
     assert [iteration for iteration, _, _ in receipts.steps("evaluate")] == [0, 1, 2]
     receipts.close()
-    assert [finding["wrong"] for finding in verify(RunFolder(config.run_dir))] == [[]] * 7
+    assert [finding for finding in verify(RunFolder(config.run_dir)) if finding["wrong"]] == []
 
 
 async def test_what_a_budget_left_at_the_coverage_floor_is_a_result(
@@ -438,3 +438,13 @@ async def test_a_wider_state_keeps_its_own_keys(tmp_path: Path, server: Scripted
     handle.close()
     assert state["mine"] == "kept"
     assert NAIVE
+
+
+async def test_a_broken_initial_scaffold_is_refused_before_anything_is_paid(
+    tmp_path: Path, server: ScriptedModelServer, suite: ToySuite
+) -> None:
+    agent = suite.initial_scaffold() / "agent.py"
+    agent.write_text("import no_such_module\n" + agent.read_text(encoding="utf-8"), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"initial scaffold .*\n.*no_such_module"):
+        await play(toy_config(tmp_path, server), suite, two_edits())
+    assert server.requests == []
