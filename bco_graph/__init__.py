@@ -27,10 +27,13 @@ if TYPE_CHECKING:
     from bco_graph.fork import fork_run as fork_run
     from bco_graph.graph import create_bco as create_bco
     from bco_graph.graph import recursion_limit as recursion_limit
+    from bco_graph.opening import open_run as open_run
     from bco_graph.outside import change_world_model as change_world_model
     from bco_graph.outside import read_world_model as read_world_model
     from bco_graph.protocols import Executor as Executor
     from bco_graph.protocols import Interface as Interface
+    from bco_graph.protocols import Judge as Judge
+    from bco_graph.protocols import JudgedSuite as JudgedSuite
     from bco_graph.protocols import Proposer as Proposer
     from bco_graph.protocols import Score as Score
     from bco_graph.protocols import Sink as Sink
@@ -40,7 +43,6 @@ if TYPE_CHECKING:
     from bco_graph.protocols import Suite as Suite
     from bco_graph.protocols import Task as Task
     from bco_graph.runtime import RunContext as RunContext
-    from bco_graph.runtime import open_run as open_run
     from bco_graph.state import BCOState as BCOState
     from bco_graph.state import EvaluateUpdate as EvaluateUpdate
     from bco_graph.state import GradeUpdate as GradeUpdate
@@ -72,10 +74,13 @@ _HOME = {
     "fork_run": "fork",
     "create_bco": "graph",
     "recursion_limit": "graph",
+    "open_run": "opening",
     "change_world_model": "outside",
     "read_world_model": "outside",
     "Executor": "protocols",
     "Interface": "protocols",
+    "Judge": "protocols",
+    "JudgedSuite": "protocols",
     "Proposer": "protocols",
     "Score": "protocols",
     "Sink": "protocols",
@@ -85,7 +90,6 @@ _HOME = {
     "Suite": "protocols",
     "Task": "protocols",
     "RunContext": "runtime",
-    "open_run": "runtime",
     "BCOState": "state",
     "EvaluateUpdate": "state",
     "GradeUpdate": "state",

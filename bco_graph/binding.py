@@ -16,11 +16,12 @@ from langchain_core.runnables import RunnableLambda
 
 from bco_graph.config import RunConfig, nearest
 from bco_graph.errors import ConfigError
+from bco_graph.opening import open_run
 from bco_graph.outside import take_over
 from bco_graph.places import LAST, Places, iteration_of
 from bco_graph.protocols import Proposer, Suite
-from bco_graph.runtime import RunContext, open_run
-from bco_graph.state import NodeName, candidate_id
+from bco_graph.runtime import RunContext
+from bco_graph.state import AskName, NodeName, candidate_id
 
 if TYPE_CHECKING:
     from langchain_core.runnables import Runnable
@@ -123,12 +124,12 @@ def bind(node: Node, handle: RunHandle) -> Runnable[Any, Any]:
     return RunnableLambda(run_sync, afunc=run_async, name=name)
 
 
-def _name_of(node: Node) -> NodeName:
+def _name_of(node: Node) -> NodeName | AskName:
     name = getattr(node, "__name__", repr(node))
-    if name not in get_args(NodeName):
+    if name not in (*get_args(NodeName), *get_args(AskName)):
         raise ConfigError(
             f"{name!r} is no node of the loop{nearest(name, get_args(NodeName))}; nodes are: "
             f"{', '.join(get_args(NodeName))}; to put a function of your own in the place of one, "
             "give create_bco nodes={NAME: function}"
         )
-    return cast(NodeName, name)
+    return cast(NodeName | AskName, name)

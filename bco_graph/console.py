@@ -13,9 +13,9 @@ from rich.table import Table
 from bco_graph.config import RunConfig
 from bco_graph.driver import Ended, awaited, drive, stored_config
 from bco_graph.errors import ConfigError, RunError
+from bco_graph.opening import open_run
 from bco_graph.report.reading import is_running
 from bco_graph.run_folder import RunFolder
-from bco_graph.runtime import open_run
 from bco_graph.state import JSON
 from bco_graph.strict_json import read_object
 from bco_graph.terminal import RunView, follow

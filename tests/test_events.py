@@ -23,8 +23,8 @@ from bco_graph.errors import SuiteBroken
 from bco_graph.events import EVENT_TYPES, Event, Events, EventType, Tail, View, event_faults, reduce, repeated
 from bco_graph.events.schema import Common
 from bco_graph.graph import create_bco
+from bco_graph.opening import open_run
 from bco_graph.protocols import Score, Task
-from bco_graph.runtime import open_run
 from bco_graph.state import JSON, Method
 from bco_graph.studies.heldout import heldout
 from bco_graph.testing import ScriptedModelServer
@@ -217,7 +217,7 @@ def notes(form: Any) -> Iterator[tuple[str, str]]:
 
 def updates_table() -> str:
     lines = ["| node | keys of its update |", "| --- | --- |"]
-    for name in ("propose", "predict", "evaluate", "grade", "update"):
+    for name in ("propose", "approve", "predict", "afford", "evaluate", "grade", "review", "update"):
         written = get_type_hints(get_type_hints(getattr(nodes, name))["return"])
         lines.append(f"| `{name}` | {', '.join(f'`{key}`' for key in written)} |")
     return "\n".join(lines)

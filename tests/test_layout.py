@@ -15,13 +15,27 @@ PACKAGE = ROOT / "bco_graph"
 
 LAYERS = [
     {"errors", "sections", "state", "probability", "signature", "scratch", "strict_json"},
-    {"prose", "submissions", "protocols", "events", "config", "model_sections", "sink_sections", "receipts", "run_folder", "scaffold_tree", "prompts"},
+    {
+        "prose",
+        "submissions",
+        "protocols",
+        "events",
+        "config",
+        "model_sections",
+        "sink_sections",
+        "receipts",
+        "run_folder",
+        "scaffold_tree",
+        "prompts",
+    },
     {"testing", "redaction", "selection", "world_model", "prediction", "ledger", "candidates"},
     {"task_tables", "paper_prediction", "gateway", "benchmarks"},
     {"calibration", "evidence", "suites", "proposers", "evaluation"},
     {"sinks", "distill", "records", "baseline", "document", "reserve", "tampering"},
-    {"runtime"},
-    {"steps", "report", "binding", "places", "outside", "own_nodes"},
+    {"runtime", "manifest"},
+    {"preflight"},
+    {"opening"},
+    {"steps", "report", "binding", "places", "outside", "own_nodes", "asking", "believing"},
     {"nodes", "studies", "terminal", "export"},
     {"graph", "starting", "estimate", "doctor"},
     {"driver", "fork", "server"},
@@ -82,7 +96,7 @@ def test_imports_go_downhill(room: str) -> None:
 
 
 def test_reports_read_run_folders_and_never_a_live_run() -> None:
-    live = {"runtime", "binding", "graph", "nodes", "gateway", "proposers", "driver", "steps"}
+    live = {"runtime", "opening", "binding", "graph", "nodes", "gateway", "proposers", "driver", "steps"}
     assert {other for path in rooms()["report"] for other in imported(path)} & live == set()
 
 

@@ -87,7 +87,7 @@ def test_a_missing_extra_is_named_before_anything_is_made(tmp_path: Path, kind: 
     code = (
         f"import sys; sys.modules[{module!r}] = None\n"
         "from bco_graph.config import check_config\nfrom bco_graph.errors import ConfigError\n"
-        "from bco_graph.runtime import open_run\nfrom tests.toy import ToySuite\nfrom pathlib import Path\n"
+        "from bco_graph.opening import open_run\nfrom tests.toy import ToySuite\nfrom pathlib import Path\n"
         f"config = check_config({ {**BARE, 'sinks': [{'kind': kind}]}!r})\n"
         f"try:\n    open_run(config, suite=ToySuite(Path({str(tmp_path / 'initial')!r})))\n"
         "except ConfigError as error:\n    print(error)\n"

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from bco_graph.config import RunConfig
 from bco_graph.driver import awaited, drive, stored_config
 from bco_graph.errors import BcoError, RunUnreadable
+from bco_graph.opening import open_run
 from bco_graph.receipts import Receipts
 from bco_graph.report.reading import is_running, last_run_event, reading
 from bco_graph.run_folder import RunFolder
-from bco_graph.runtime import open_run
 from bco_graph.testing import ScriptedModelServer
 from tests.fuzz.strategies import FUZZ, SLOW, as_text, broken, broken_bytes, cuts, refused_or
 from tests.toy import SHORT, ScriptedProposer, ToySuite, answer, prompt_edit, toy_config
