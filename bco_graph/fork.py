@@ -146,6 +146,8 @@ def _forget_later(receipts: Path, iteration: int) -> list[str]:
         # A change of the very round was made on the way that the original took.
         db.execute("delete from changes where iteration = ?", (iteration,))
         db.execute("delete from places")
+    with closing(sqlite3.connect(receipts)) as db:
+        db.execute("vacuum")  # what was deleted is no longer in the file either
     return [key for (key,) in keys]
 
 

@@ -79,7 +79,8 @@ def stale(run: RunContext, node: str, iteration: int) -> StaleCheckpoint:
         f"node {node!r} was started for {candidate_id(iteration)} from a checkpoint that {root} has left behind: it "
         f"holds that step's result, and more up to {candidate_id(run.receipts.last_iteration())}. To go another way "
         f"from there, fork the run into a folder of its own: `bco fork {root} NAME --at {before}`, or "
-        "bco_graph.fork_run(...); to go on where it stands, start the graph with {} on a new thread"
+        "bco_graph.fork_run(...); to go on where it stands, start the graph with {} on a new thread (for `bco resume`: "
+        "move checkpoints.sqlite away)"
     )
 
 
