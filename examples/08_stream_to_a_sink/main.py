@@ -17,7 +17,6 @@ from bco_graph import RunHandle, View, create_bco, recursion_limit, reduce
 sys.path.insert(0, str(Path(__file__).parents[1] / "01_offline"))
 from main import config_for, server
 
-
 SPANS: list = []
 
 
