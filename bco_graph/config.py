@@ -61,7 +61,7 @@ class ProposerConfig(Section):
     environment: list[str] = Field(default_factory=list)
     """`command`: names of variables it may see beside PATH, HOME, LANG and TERM, credentials among them."""
     sandbox: Literal["auto", "required", "off"] = "auto"
-    """`command`: `auto`: inside bubblewrap where that works, else unconfined with a warning; `required`: refuse then."""
+    """`command`: `auto`: in bubblewrap where that works, else unconfined, with a warning; `required`: refuse then."""
     readable: list[str] = Field(default_factory=list)
     """`command`: files and folders that it may read too, inside bubblewrap; `~` is the home folder."""
     network: bool = False
@@ -112,6 +112,20 @@ class WorldModelConfig(Section):
     calibration_block: bool = True
 
 
+class Ask(Section):
+    """Where the run stops and asks a person (docs/ASK.md). All off: the graph has no such node."""
+
+    edit: bool = False
+    """Before an edit is predicted and evaluated."""
+    evaluation_usd: Annotated[float, Field(ge=0)] | None = None
+    """Before an evaluation that is expected to cost more, by what the baseline's tasks took; also where no price is
+    known. None: no limit."""
+    evaluation_calls: Annotated[int, Field(ge=0)] | None = None
+    """Before an evaluation that is expected to take more model calls. None: no limit."""
+    grade: bool = False
+    """After a grade, before the beliefs are updated by it (method `bco`)."""
+
+
 class RunConfig(Section):
     """The whole of bco.yaml."""
 
@@ -132,6 +146,7 @@ class RunConfig(Section):
     evaluation: Evaluation = Field(default_factory=Evaluation)
     budget: Budget = Field(default_factory=Budget)
     world_model: WorldModelConfig = Field(default_factory=WorldModelConfig)
+    ask: Ask = Field(default_factory=Ask)
     nodes: dict[NodeName, Name] = Field(default_factory=dict)
     """Own nodes in the place of ours: an entry point of the group `bco_graph.nodes`, `package.module:function`, or
     `path/to/file.py:function`."""
@@ -139,7 +154,7 @@ class RunConfig(Section):
     """Other systems that get the run's events."""
     grading: Literal["computed", "paper"] = "computed"
     max_failures: Annotated[int, Field(ge=1)] = 3
-    """This many failed iterations in a row stop the run."""
+    """This many failed iterations in a row stop the run. An edit that a person rejected ends the row: it was one."""
 
     @model_validator(mode="after")
     def _roles_exist(self) -> RunConfig:
@@ -150,6 +165,12 @@ class RunConfig(Section):
                     f"roles.{role} names the deployment {name!r}, which models.model_list does not have"
                     f"{nearest(name, names)}; available: {', '.join(names) or 'none'}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _grades_are_made(self) -> RunConfig:
+        if self.ask.grade and self.method != "bco":
+            raise ValueError(f"ask.grade: the method {self.method!r} makes no grade; only 'bco' does")
         return self
 
     @model_validator(mode="after")

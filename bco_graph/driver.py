@@ -99,7 +99,7 @@ async def _drive(graph: Any, thread: dict[str, Any], run: Any, answer: JSON, con
 def _reached(snapshot: Any) -> int:
     """The iteration that is worked on next; that of the last one where the run has ended."""
     iteration = int(snapshot.values.get("iteration", -1))
-    still_open = (not snapshot.next and iteration >= 0) or {"grade", "update"} & set(snapshot.next)
+    still_open = (not snapshot.next and iteration >= 0) or {"grade", "review", "update"} & set(snapshot.next)
     return iteration if still_open else iteration + 1
 
 

@@ -13,6 +13,7 @@ from bco_graph.errors import ConfigError, RunUnreadable
 from bco_graph.gateway.cache import write_responses
 from bco_graph.proposers.replay import write_recording
 from bco_graph.receipts import Receipts
+from bco_graph.records import staged_tree
 from bco_graph.report.reading import Reading, reading
 from bco_graph.report.wording import BASELINE
 from bco_graph.run_folder import RunFolder
@@ -85,13 +86,13 @@ def _submissions(run: Reading) -> Iterator[tuple[int, StepName, dict[str, JSON]]
 
 
 def _sources(run: Reading, scratch: Path) -> Callable[[int], Path | None]:
-    """The scaffold as an iteration's proposal left it, laid out one at a time."""
+    """The scaffold of an iteration's edit as it went on, laid out one at a time."""
 
     def source_of(iteration: int) -> Path | None:
-        record = run.receipts.step(iteration, "propose")
-        if record is None or record["result"] is None:
+        tree = staged_tree(run.receipts, iteration)
+        if tree is None:
             return None
-        run.store().checkout(record["result"]["tree"], scratch / "source")
+        run.store().checkout(tree, scratch / "source")
         return scratch / "source"
 
     return source_of

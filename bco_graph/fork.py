@@ -32,7 +32,7 @@ from bco_graph.graph import create_bco
 from bco_graph.places import DONE, LAST
 from bco_graph.protocols import Task
 from bco_graph.receipts import Receipts, dumps
-from bco_graph.records import Records
+from bco_graph.records import Records, staged_tree
 from bco_graph.report.reading import is_running
 from bco_graph.run_folder import DOCUMENTS, RunFolder, require_whole, write_text
 from bco_graph.state import BCOState, Proposal, SealedPrediction, WorldModelReference, candidate_id
@@ -219,8 +219,8 @@ def _state(receipts: Receipts, config: RunConfig, iteration: int) -> BCOState:
 def _of_the_round(receipts: Receipts, config: RunConfig, iteration: int) -> Iterator[tuple[str, Any]]:
     """What its nodes left, but for those that failed."""
     proposed = (receipts.step(iteration, "propose") or {}).get("result")
-    if proposed:
-        yield "proposal", {key: proposed[key] for key in Proposal.__annotations__}
+    if proposed and (tree := staged_tree(receipts, iteration)):
+        yield "proposal", {key: proposed[key] for key in Proposal.__annotations__} | {"tree": tree}
     predicted = (receipts.step(iteration, "predict") or {}).get("result")
     if predicted:
         digest, content = predicted["digest"], predicted["content"]

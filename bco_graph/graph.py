@@ -1,15 +1,19 @@
-"""The graph: five nodes and every edge. Whoever reads only this file can draw the system.
+"""The graph: five nodes, three that ask a person, and every edge. Whoever reads only this file can draw the system.
 
 bco       START -> evaluate(x0) -> update -> propose -> predict -> evaluate -> grade -> update -> (propose | END)
 vanilla   START -> evaluate(x0) -> propose -> evaluate -> (propose | END)
 notes     the same as vanilla; its one document is a file that the proposer edits
+
+Where `ask` in the config says so, a person is asked between two nodes, and again while the reply is of no use:
+
+          propose -> [approve] -> predict -> [afford] -> evaluate -> grade -> [review] -> update
 
 A state that has been through a round, as a parent graph hands it in, enters at propose.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from langgraph.graph import START, StateGraph
@@ -17,10 +21,10 @@ from langgraph.graph import START, StateGraph
 from bco_graph.binding import Node, RunHandle, bind
 from bco_graph.config import RunConfig
 from bco_graph.errors import ConfigError
-from bco_graph.nodes import evaluate, grade, predict, propose, update
+from bco_graph.nodes import afford, approve, evaluate, grade, predict, propose, review, update
 from bco_graph.own_nodes import own_nodes
 from bco_graph.protocols import Proposer, Role, Suite
-from bco_graph.state import BCOState, NodeName
+from bco_graph.state import AskName, BCOState, NodeName
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -63,15 +67,30 @@ def create_bco(
     graph = StateGraph(state_schema)
     for name, node in ours.items():
         graph.add_node(name, bind(own.get(name, node), run))
+    asks = asked_by(config)
+    for question, node in asks.items():
+        graph.add_node(question, bind(node, run))
+
+    def first(*names: NodeName | AskName) -> str:
+        return next(name for name in names if name in graph.nodes)
+
+    def replied(question: AskName, then: str) -> None:
+        if question in asks:
+            ways: dict[Hashable, str] = {"again": question, "failed": "evaluate", "staged": then}
+            graph.add_conditional_edges(question, after_reply, ways)
+
     graph.add_conditional_edges(START, enter)
+    staged: dict[Hashable, str] = {"failed": "evaluate", "staged": first("approve", "predict", "afford", "evaluate")}
+    graph.add_conditional_edges("propose", after_propose, staged)
+    replied("approve", first("predict", "afford", "evaluate"))
+    replied("afford", "evaluate")
     if config.method != "bco":
-        graph.add_edge("propose", "evaluate")
         graph.add_conditional_edges("evaluate", next_round)
         return graph
-    graph.add_conditional_edges("propose", after_propose)
-    graph.add_edge("predict", "evaluate")
+    graph.add_edge("predict", first("afford", "evaluate"))
     graph.add_conditional_edges("evaluate", after_evaluate)
-    graph.add_edge("grade", "update")
+    graph.add_edge("grade", first("review", "update"))
+    replied("review", "update")
     graph.add_conditional_edges("update", next_round)
     return graph
 
@@ -80,6 +99,14 @@ NODES: Mapping[NodeName, Node] = {
     "propose": propose, "predict": predict, "evaluate": evaluate, "grade": grade, "update": update,
 }  # fmt: skip
 WITHOUT_BELIEFS: tuple[NodeName, ...] = ("propose", "evaluate")
+ASKS: Mapping[AskName, Node] = {"approve": approve, "afford": afford, "review": review}
+
+
+def asked_by(config: RunConfig) -> dict[AskName, Node]:
+    """The nodes that ask a person, as the config wants them."""
+    limits = config.ask.evaluation_usd, config.ask.evaluation_calls
+    wanted = {"approve": config.ask.edit, "afford": limits != (None, None), "review": config.ask.grade}
+    return {name: node for name, node in ASKS.items() if wanted[name]}
 
 
 def enter(state: BCOState) -> Literal["propose", "evaluate", "__end__"]:
@@ -87,9 +114,14 @@ def enter(state: BCOState) -> Literal["propose", "evaluate", "__end__"]:
     return next_round({"stop": None, **state})
 
 
-def after_propose(state: BCOState) -> Literal["predict", "evaluate"]:
+def after_propose(state: BCOState) -> Literal["failed", "staged"]:
     """A failed proposal goes straight to where iterations are recorded."""
-    return "evaluate" if state["proposal"]["failure"] else "predict"
+    return "failed" if state["proposal"]["failure"] else "staged"
+
+
+def after_reply(state: BCOState) -> Literal["again", "failed", "staged"]:
+    """A reply that was not taken is asked for again; an edit that was rejected has failed."""
+    return "again" if state["refused_reply"] else after_propose(state)
 
 
 def after_evaluate(state: BCOState) -> Literal["grade", "update", "__end__"]:
@@ -114,4 +146,4 @@ def _cut_off(state: BCOState) -> bool:
 
 def recursion_limit(config: RunConfig) -> int:
     """Supersteps that the rounds can take at most, with room to spare."""
-    return 5 * config.iterations + 25
+    return 8 * config.iterations + 25

@@ -15,13 +15,14 @@ from langgraph.runtime import get_runtime
 
 from bco_graph.errors import StaleCheckpoint
 from bco_graph.runtime import RunContext
-from bco_graph.state import Method, NodeName, candidate_id
+from bco_graph.state import AskName, Method, NodeName, candidate_id
 
 LAST: Mapping[Method, NodeName] = {"bco": "update", "vanilla": "evaluate", "notes": "evaluate"}
 """The node after which a run ends or goes on to the next round."""
 
-DONE: Mapping[NodeName, str] = {
-    "propose": "propose", "predict": "predict", "evaluate": "evaluate", "grade": "graded", "update": "document",
+DONE: Mapping[NodeName | AskName, str] = {
+    "propose": "propose", "approve": "approve", "predict": "predict", "afford": "afford", "evaluate": "evaluate",
+    "grade": "graded", "review": "review", "update": "document",
 }  # fmt: skip
 """The step that each node leaves in the receipts when it has ended, in the order of a round."""
 
@@ -31,9 +32,9 @@ MAY_LAG = 1
 next node runs (`durability="async"`), so that quick nodes get ahead of them."""
 
 
-def iteration_of(node: NodeName, state: Mapping[str, Any]) -> int:
+def iteration_of(node: NodeName | AskName, state: Mapping[str, Any]) -> int:
     """The iteration that a node works on when it is given a state."""
-    return int(state.get("iteration", -1)) + (0 if node in ("grade", "update") else 1)
+    return int(state.get("iteration", -1)) + (0 if node in ("grade", "review", "update") else 1)
 
 
 class Places:
@@ -42,7 +43,7 @@ class Places:
     def __init__(self) -> None:
         self._last: dict[str | None, tuple[int, int]] = {}
 
-    def enter(self, run: RunContext, node: NodeName, state: Mapping[str, Any]) -> None:
+    def enter(self, run: RunContext, node: NodeName | AskName, state: Mapping[str, Any]) -> None:
         """Take the place, or raise StaleCheckpoint."""
         thread, checkpoint = _where()
         iteration = iteration_of(node, state)
@@ -55,7 +56,7 @@ class Places:
         self._last[thread] = place
 
     def _left_behind(
-        self, run: RunContext, node: NodeName, iteration: int, thread: str | None, checkpoint: str
+        self, run: RunContext, node: NodeName | AskName, iteration: int, thread: str | None, checkpoint: str
     ) -> bool:
         if run.receipts.step(iteration, DONE[node]) is None:
             return has_gone_on(run, iteration)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import TypedDict, cast
 
@@ -11,7 +11,7 @@ from bco_graph.evaluation.service import sum_up
 from bco_graph.prediction import Prediction
 from bco_graph.receipts import Receipts
 from bco_graph.selection import Standing, best, rank
-from bco_graph.state import JSON, Best, CandidateSummary, Outcome, Verdict
+from bco_graph.state import JSON, REJECTED, Best, CandidateSummary, Outcome, Verdict, candidate_id
 from bco_graph.task_tables import Flips, task_means, unstable_tasks
 
 SHOWN = 20
@@ -47,6 +47,7 @@ class Records:
         self._standings: list[Standing] = []
         self._flips = Flips()
         self._failed_in_a_row = 0
+        self._rejected: deque[str] = deque(maxlen=SHOWN)
 
     def candidates(self) -> list[CandidateRecord]:
         """Every evaluated candidate in the order of iterations, the baseline first."""
@@ -66,9 +67,15 @@ class Records:
         return Best(id=first.id, mean=cast(float, first.mean)) if first else None
 
     def failed_in_a_row(self) -> int:
-        """How many of the newest iterations have no candidate."""
+        """How many of the newest iterations have no candidate, back to the last one that has, or that a person
+        rejected: there the proposer had made an edit that could be evaluated."""
         self._take_in()
         return self._failed_in_a_row
+
+    def rejections(self) -> list[str]:
+        """The newest edits that a person rejected, each with the reason, as lines; at most `SHOWN`."""
+        self._take_in()
+        return list(self._rejected)
 
     def attempts_on(self, failure_mode: str) -> int:
         """How many proposals before the newest attacked a failure mode of this very name."""
@@ -143,7 +150,12 @@ class Records:
             yield iteration, record
 
     def _take_in_outcome(self, iteration: int, outcome: Outcome) -> None:
-        self._failed_in_a_row = self._failed_in_a_row + 1 if outcome["failure"] else 0
+        failure = outcome["failure"]
+        rejected = failure is not None and failure["cause"] == REJECTED
+        self._failed_in_a_row = self._failed_in_a_row + 1 if failure and not rejected else 0
+        if failure and rejected:
+            name, why = self._names.get(iteration, ""), "; ".join(failure["reasons"])
+            self._rejected.append(f"- {candidate_id(iteration)}, {name}: {' '.join(why.split())}")
         candidate = outcome["candidate"]
         if candidate is None:
             return
@@ -156,6 +168,16 @@ class Records:
         self._candidates[iteration] = record
         self._standings.append(Standing(candidate, iteration, record["mean"], record["coverage"], n))
         self._flips.add(iteration, task_means(self._receipts.scores("train", candidate)))
+
+
+def staged_tree(receipts: Receipts, iteration: int) -> str | None:
+    """Tree of an iteration's edit as it went on: the proposer's, or what a person put in its place. None where there
+    was none, or a person rejected it."""
+    decided = [receipts.step(iteration, step) or {} for step in ("approve", "afford")]
+    if any(answer.get("failure") for answer in decided):
+        return None
+    proposed = (receipts.step(iteration, "propose") or {}).get("result") or {}
+    return decided[0].get("tree") or proposed.get("tree")
 
 
 def _plain(failure_mode: str) -> str:

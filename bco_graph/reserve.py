@@ -1,13 +1,32 @@
-"""What the held-out evaluation that ends a run will take: kept back from the budgets while the run searches."""
+"""What an evaluation will take, going by rows that are there; and what the held-out one that ends a run keeps back from
+the budgets while the run searches."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from statistics import mean
 
 from bco_graph.ledger import Reserve
 from bco_graph.receipts import Receipts
 from bco_graph.state import JSON, candidate_id
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Expected of one evaluation. `usd` is None where no price is known."""
+
+    calls: float
+    tokens: float
+    usd: float | None
+
+
+def evaluation_cost(receipts: Receipts, spent: Mapping[str, JSON], task_runs: int) -> Cost:
+    """Of `task_runs` like the baseline's, by the mean calls and tokens of its train rows. `spent` is the ledger's total
+    of the target; its money says what a token costs, so there is none where nothing was paid for so far."""
+    calls, tokens = (task_runs * each for each in _task_run(receipts, candidate_id(0)))
+    priced = bool(spent.get("calls")) and spent["usd"] is not None
+    return Cost(calls, tokens, tokens * _usd_per_token(spent) if priced else None)
 
 
 def heldout_reserve(receipts: Receipts, spent: Mapping[str, JSON], best: str | None, task_runs: int) -> Reserve:

@@ -9,10 +9,15 @@ iteration      evaluate     number of the iteration last evaluated (0 is the unt
 stop           evaluate     why the run ended, or None while it goes on
 outcome        evaluate     aggregate of the iteration's evaluation, or why there was none
 best           evaluate     what `selection.rank` says over all candidates
-proposal       propose      the staged edit, or why there is none
+proposal       propose      the staged edit, or why there is none; also approve and afford, for a person: another edit
+                            in its place, or a rejection as its failure
 prediction     predict      the sealed prediction (method `bco`)
 grade          grade        verdict, cause, computed figures, the proposer's reading (method `bco`)
-world_model    update       which document of the run folder stands: HEAD and HISTORY lie there (method `bco`)
+world_model    update       which document of the run folder stands: HEAD and HISTORY lie there (method `bco`); also
+                            review, where a person changed it
+refused_reply  approve,     why a person's last reply was not taken, so that the same is asked again; empty once one
+               afford,      was (only where `ask` asks)
+               review
 
 All of it is bounded: nothing here grows with the number of iterations, for a checkpoint holds the whole of it.
 """
@@ -32,6 +37,8 @@ REAL_OUTCOMES: frozenset[str] = frozenset({"scored", "no_answer", "timeout", "co
 
 Verdict = Literal["held", "refuted", "inert", "void", "undecided"]
 NodeName = Literal["evaluate", "update", "propose", "predict", "grade"]
+AskName = Literal["approve", "afford", "review"]
+"""Nodes that ask a person; a graph has those that `ask` in the config names."""
 Mode = Literal["probe", "act", "refine", "explore"]
 Cause = Literal["not_wired", "behaviour_without_score", "surface_without_failure", "belief_wrong"]
 StepName = Literal["propose", "predict", "grade", "update"]
@@ -39,8 +46,13 @@ StopReason = Literal["iterations", "budget", "failures"]
 """`iterations`: all were run; `budget`: a limit was met; `failures`: too many failed iterations in a row."""
 
 
+REJECTED = "rejected"
+"""Cause of the failure that a person's no to an edit makes."""
+
+
 class Failure(TypedDict):
-    """Why a step gave nothing. `cause` is `StepFailed.cause`, or `checks` for a refused candidate, or `budget`."""
+    """Why a step gave nothing. `cause` is `StepFailed.cause`, or `checks` for a refused candidate, or `budget`, or
+    `rejected` by a person."""
 
     step: str
     cause: str
@@ -141,6 +153,7 @@ class BCOState(TypedDict, total=False):
     prediction: SealedPrediction
     grade: Grade
     world_model: WorldModelReference
+    refused_reply: list[str]
 
 
 class EvaluateUpdate(TypedDict):
@@ -166,6 +179,18 @@ class GradeUpdate(TypedDict):
 
 class UpdateUpdate(TypedDict):
     world_model: WorldModelReference
+
+
+class DecideUpdate(TypedDict):
+    """approve and afford."""
+
+    proposal: NotRequired[Proposal]
+    refused_reply: list[str]
+
+
+class ReviewUpdate(TypedDict):
+    world_model: NotRequired[WorldModelReference]
+    refused_reply: list[str]
 
 
 def candidate_id(iteration: int) -> str:

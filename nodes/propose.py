@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import cast
 
@@ -14,6 +15,7 @@ from bco_graph.signature import signature_fault
 from bco_graph.state import JSON, BCOState, Failure, Proposal, ProposeUpdate, candidate_id
 from bco_graph.steps import perform
 from bco_graph.submissions import ProposeSubmission, ProposeWithBeliefs
+from bco_graph.world_model import Belief
 
 _SHOWN = ("parent", "name", "mode", "beliefs", "mechanism", "failure_mode")
 
@@ -23,12 +25,12 @@ async def propose(state: BCOState, *, run: RunContext) -> ProposeUpdate:
     best = state.get("best")
     suggested = best["id"] if best else candidate_id(0)
     run.evidence.open_scaffold(iteration, run.candidates.tree(suggested))
-    known = _belief_ids(state, run) if run.config.method == "bco" else frozenset()
+    beliefs = run.document.head(state["world_model"]["iteration"]).beliefs if run.config.method == "bco" else ()
     record = await perform(
         run, "propose", iteration,
         schema=ProposeWithBeliefs if run.config.method == "bco" else ProposeSubmission,
-        accept=partial(_accept, run, iteration, known), parent=suggested,
-        candidates=run.records.candidates_table(run.config.evaluation.coverage_floor), suggested_parent=suggested,
+        accept=partial(_accept, run, iteration, beliefs), parent=suggested,
+        candidates=_evaluated(run), suggested_parent=suggested,
     )  # fmt: skip
     if record["result"] is None:
         run.evidence.reset_scaffold(run.candidates.tree(suggested))
@@ -40,22 +42,43 @@ async def propose(state: BCOState, *, run: RunContext) -> ProposeUpdate:
     return {"proposal": proposal}
 
 
-def _accept(run: RunContext, iteration: int, beliefs: frozenset[str], submission: BaseModel) -> dict[str, JSON]:
+def _evaluated(run: RunContext) -> str:
+    """The candidates, and the edits that a person rejected before they became any."""
+    table = run.records.candidates_table(run.config.evaluation.coverage_floor)
+    rejected = "\n".join(run.records.rejections())
+    return f"{table}\n\nRejected by a person, with the reason:\n\n{rejected}" if rejected else table
+
+
+def _accept(run: RunContext, iteration: int, beliefs: Sequence[Belief], submission: BaseModel) -> dict[str, JSON]:
     """The staged proposal, or SubmissionRefused with every reason that was found."""
     edit = cast(ProposeSubmission, submission)
     reasons = _wrong_parent(run, edit.parent)
     if isinstance(edit, ProposeWithBeliefs):
         reasons += _wrong_signature(run, edit)
-        unknown = [name for name in edit.beliefs if name not in beliefs]
-        reasons += [f"belief {name!r} is not in the world model{nearest(name, beliefs)}" for name in unknown]
-    reasons += run.check_scaffold(run.evidence.scaffold)
-    if reasons:
-        raise SubmissionRefused(reasons)
+        reasons += _wrong_stakes(beliefs, edit.beliefs)
+    tree = stage_scaffold(run, reasons)
+    notes = {"notes": run.evidence.notes()} if run.config.method == "notes" else {}
+    return {**_proposal(iteration, edit, tree), **notes}
+
+
+def stage_scaffold(run: RunContext, reasons: Sequence[str] = ()) -> str:
+    """Tree of what `scaffold/` holds now. Raises SubmissionRefused with `reasons` and all that speaks against it."""
+    if found := [*reasons, *run.check_scaffold(run.evidence.scaffold)]:
+        raise SubmissionRefused(found)
     tree = run.candidates.stage(run.evidence.scaffold)
     if twin := _twin(run, tree):
         raise SubmissionRefused([f"scaffold/ is the same as {twin}, which is evaluated already: nothing would be new"])
-    notes = {"notes": run.evidence.notes()} if run.config.method == "notes" else {}
-    return {**_proposal(iteration, edit, tree), **notes}
+    return tree
+
+
+def _wrong_stakes(beliefs: Sequence[Belief], staked: Sequence[str]) -> list[str]:
+    known = {belief.id: belief for belief in beliefs}
+    unknown = [name for name in staked if name not in known]
+    reasons = [f"belief {name!r} is not in the world model{nearest(name, known)}" for name in unknown]
+    vetoed = [name for name in staked if name in known and known[name].vetoed]
+    return reasons + [
+        f"belief {name!r} was vetoed by a person: no edit may stake it; HISTORY says why" for name in vetoed
+    ]
 
 
 def _wrong_parent(run: RunContext, parent: str) -> list[str]:
@@ -96,7 +119,3 @@ def _no_proposal(iteration: int, parent: str, failure: Failure) -> Proposal:
         iteration=iteration, parent=parent, name="", mode=None, beliefs=[], failure_mode="", mechanism="",
         live_signature="", tree="", failure=failure,
     )  # fmt: skip
-
-
-def _belief_ids(state: BCOState, run: RunContext) -> frozenset[str]:
-    return frozenset(belief.id for belief in run.document.head(state["world_model"]["iteration"]).beliefs)

@@ -46,7 +46,7 @@ async def _document(state: BCOState, run: RunContext, iteration: int, head: Worl
     if failure := state["outcome"]["failure"]:
         text = f"No candidate: step {failure['step']} failed ({failure['cause']}): {'; '.join(failure['reasons'])}"
         return {"head": head.to_json(), "changes": [], "history": f"### {candidate_id(iteration)}\n{text}\n"}
-    graded = _Graded.of(state, run) if iteration > 0 else None
+    graded = _Graded.of(state, run, head) if iteration > 0 else None
     record = await _ask(run, iteration, head, graded)
     if record["result"] is not None:
         return record["result"]
@@ -66,11 +66,12 @@ class _Graded:
     experiment: Experiment | None
 
     @classmethod
-    def of(cls, state: BCOState, run: RunContext) -> _Graded:
+    def of(cls, state: BCOState, run: RunContext, head: WorldModel) -> _Graded:
         prediction = Prediction.from_json(state["prediction"]["content"])
         computed = Computed.model_validate(state["grade"]["computed"])
         distill = distill_of(prediction, computed, state["grade"], grading=run.config.grading)
-        touched = frozenset(touched_beliefs(prediction, state["grade"]["verdict"]))
+        vetoed = {belief.id for belief in head.beliefs if belief.vetoed}
+        touched = frozenset(touched_beliefs(prediction, state["grade"]["verdict"])) - vetoed
         return cls(render_distill(distill), touched, _experiment(state))
 
 

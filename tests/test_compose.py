@@ -6,7 +6,7 @@ import asyncio
 import operator
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
@@ -16,6 +16,7 @@ from bco_graph import BCOState, bind, create_bco, nodes
 from bco_graph.config import check_config
 from bco_graph.errors import BcoError, ConfigError
 from bco_graph.receipts import Receipts
+from bco_graph.state import NodeName
 from bco_graph.world_model import WorldModel
 from tests.compose_room import App, Room, app, limits, wrong
 from tests.toy import BOTH, SHORT, ScriptedProposer, prompt_edit
@@ -345,7 +346,7 @@ def test_what_is_drawn_is_the_loop(run: Any) -> None:
     edges = {(edge.source, edge.target) for edge in drawn.edges}
     assert {("__start__", "evaluate"), ("__start__", "propose"), ("predict", "evaluate"), ("grade", "update")} <= edges
     assert ("update", "__end__") in edges
-    assert set(drawn.nodes) == {"__start__", "__end__", *nodes.__all__}
+    assert set(drawn.nodes) == {"__start__", "__end__", *get_args(NodeName)}
 
 
 def test_every_name_that_a_composer_needs_is_exported() -> None:

@@ -42,7 +42,9 @@ class NodeStarted(Common):
     """A node of the graph begins."""
 
     type: Literal["node_started"]
-    node: Annotated[str, "evaluate, update, propose, predict or grade"]
+    node: Annotated[
+        str, "evaluate, update, propose, predict or grade; approve, afford or review where a person is asked"
+    ]
 
 
 class NodeEnded(Common):
@@ -54,10 +56,10 @@ class NodeEnded(Common):
 
 
 class StepRefused(Common):
-    """A submission of the proposer was sent back."""
+    """A submission of the proposer, or a person's reply, was sent back."""
 
     type: Literal["step_refused"]
-    step: Annotated[str, "propose, predict, grade or update"]
+    step: Annotated[str, "propose, predict, grade or update; approve, afford or review for a reply"]
     reasons: list[str]
 
 
@@ -159,7 +161,7 @@ class Held(TypedDict):
 
 class _Change(TypedDict):
     iteration: int
-    op: Annotated[str, "add, revise, merge or remove"]
+    op: Annotated[str, "add, revise, merge or remove; of a person: add, veto, lift, pin or unpin"]
     id: str
     before: Held | None
     after: Held | None
@@ -167,6 +169,7 @@ class _Change(TypedDict):
 
 class BeliefChange(_Change, total=False):
     merged: Annotated[list[str], "ids that went into this one; with `merge` only"]
+    reason: Annotated[str, "a person's; may be empty"]
 
 
 class Beliefs(Common):
@@ -174,6 +177,17 @@ class Beliefs(Common):
 
     type: Literal["beliefs"]
     changes: Annotated[list[BeliefChange], "empty where nothing was learned"]
+
+
+class Decided(Common):
+    """A person replied to a question, or changed beliefs between two rounds."""
+
+    type: Literal["decided"]
+    step: Annotated[str, "approve, afford or review; believe where nobody asked"]
+    decision: Annotated[str, "approve, reject, edit, reviewed or changed"]
+    reason: Annotated[str, "of a rejection; else it may be empty"]
+    by: Annotated[str, "who, where it was said"]
+    changes: Annotated[list[BeliefChange], "what they did to the beliefs"]
 
 
 class RoleSpend(TypedDict):
@@ -227,12 +241,13 @@ class RunFailed(Common):
 
 _ALL: tuple[type[Common], ...] = (
     RunStarted, NodeStarted, NodeEnded, StepRefused, StepFailed, Evaluation, TaskDone, Candidate, Proposal, Prediction,
-    Grade, Beliefs, Spend, Warned, Unreadable, RunEnded, RunFailed,
+    Grade, Beliefs, Decided, Spend, Warned, Unreadable, RunEnded, RunFailed,
 )  # fmt: skip
 
 EventType = Literal[
     "run_started", "node_started", "node_ended", "step_refused", "step_failed", "evaluation", "task_done", "candidate",
-    "proposal", "prediction", "grade", "beliefs", "spend", "warning", "unreadable", "run_ended", "run_failed",
+    "proposal", "prediction", "grade", "beliefs", "decided", "spend", "warning", "unreadable", "run_ended",
+    "run_failed",
 ]  # fmt: skip
 
 EVENT_TYPES: Mapping[str, type[Common]] = {get_args(get_type_hints(form)["type"])[0]: form for form in _ALL}

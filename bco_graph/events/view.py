@@ -185,6 +185,7 @@ _REDUCERS: Mapping[str, Callable[[View, Event], View]] = {
     "prediction": _prediction,
     "grade": _grade,
     "beliefs": _beliefs,
+    "decided": _beliefs,
     "spend": _spend,
     "warning": _warning,
     "run_ended": _run_ended,

@@ -39,6 +39,13 @@ def belief_change(item: Mapping[str, JSON]) -> Part:
     return f"{name} {moved}{status}", direction(rise)
 
 
+def decision_line(item: Mapping[str, JSON]) -> Line:
+    """`by a person  approve: reject (Ada)  the reason  E1 0.70 -> 0.50 refuted`."""
+    said = f"{item['step']}: {item['decision']}" + (f" ({one_line(item['by'])})" if item["by"] else "")
+    reason = [(one_line(item["reason"]), "")] if item["reason"] else []
+    return fact("a person", (said, "magenta"), *reason, *(belief_change(change) for change in item["changes"]))
+
+
 def total(totals: dict[str, dict[str, JSON]]) -> tuple[int, float | None]:
     """Tokens and dollars of all roles of a `spend` event; dollars are None where one price is not known."""
     dollars = [spent["usd"] for spent in totals.values()]

@@ -81,6 +81,7 @@ def _candidate(run: Reading, name: str) -> dict[str, JSON]:
         "parent_mean": _parent(run, outcome).get("mean"), "best": run.best() == name,
         "prediction": predicted and {"digest": predicted["digest"], **predicted["content"]},
         "grade": run.step(iteration, "graded"), "failures": run.failures(iteration),
+        "decisions": _decisions(run, iteration),
     }  # fmt: skip
 
 
@@ -88,7 +89,18 @@ def _diff_stat(run: Reading, proposal: Mapping[str, JSON] | None) -> list[JSON]:
     if proposal is None:
         return []
     store = run.store()
-    return list(diff_stat(store.diff(store.tree(proposal["parent"]), proposal["tree"])))
+    tree = (run.step(proposal["iteration"], "approve") or {}).get("tree") or proposal["tree"]
+    return list(diff_stat(store.diff(store.tree(proposal["parent"]), tree)))
+
+
+def _decisions(run: Reading, iteration: int) -> list[JSON]:
+    """What people replied to the questions of an iteration, in their order."""
+    answers = {step: run.step(iteration, step) for step in ("approve", "afford", "review")}
+    return [
+        {"step": step, "decision": answer["decision"], "reason": answer.get("reason", ""), "by": answer["by"],
+         "changes": (answer.get("change") or {}).get("changes", [])}
+        for step, answer in answers.items() if answer
+    ]  # fmt: skip
 
 
 def _parent(run: Reading, outcome: Mapping[str, JSON] | None) -> dict[str, JSON]:
@@ -177,7 +189,7 @@ def _belief(run: Reading, name: str) -> dict[str, JSON]:
     return {
         "id": name, "retired": not alive, "belief": belief, "experiments": list(experiments.values()),
         "history": [
-            {**item, "iteration": i, "reason": reason}
+            {**item, "iteration": i, "reason": item.get("reason", reason)}
             for i, _, changes in heads
             for item, reason in zip(changes, _reasons(run, i, len(changes)), strict=True)
             if name == item["id"] or name in item.get("merged", ())

@@ -12,7 +12,15 @@ from collections.abc import Callable
 from bco_graph.distill import CAUSES
 from bco_graph.events import Event
 from bco_graph.report.lines import Line, Part, fact, heading, prose
-from bco_graph.report.phrases import VERDICT_STYLES, belief_change, direction, reason_lines, spend_parts, total
+from bco_graph.report.phrases import (
+    VERDICT_STYLES,
+    belief_change,
+    decision_line,
+    direction,
+    reason_lines,
+    spend_parts,
+    total,
+)
 from bco_graph.report.wording import (
     BASELINE,
     FIT_SCORE,
@@ -52,6 +60,7 @@ class Story:
             "candidate": self._candidate,
             "grade": self._grade,
             "beliefs": self._beliefs,
+            "decided": self._decided,
             "spend": self._spent,
             "warning": self._warning,
             "unreadable": self._unreadable,
@@ -249,6 +258,9 @@ class Story:
             return []
         changes = [belief_change(item) for item in event["changes"]]
         return [*self._head(event["iteration"]), fact("beliefs", *(changes or [("unchanged", "dim")]))]
+
+    def _decided(self, event: Event) -> list[Line]:
+        return [*self._head(event["iteration"]), decision_line(event)] if self._first(event, event["step"]) else []
 
     # -- what went wrong ---------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from bco_graph.errors import BcoError
 from bco_graph.evaluation.service import sum_up
 from bco_graph.prediction import Prediction, render_prediction, seal
 from bco_graph.receipts import dumps
+from bco_graph.records import staged_tree
 from bco_graph.report.reading import Reading, reading
 from bco_graph.run_folder import RunFolder
 from bco_graph.scaffold_tree import tree_digest
@@ -53,11 +54,10 @@ def _finding(what: str, check: Callable[[Reading], Iterator[str | None]], run: R
 def _sources(run: Reading) -> Iterator[str | None]:
     """A candidate's commit is the tree that was proposed, and `source/` shows it byte for byte."""
     store = run.store()
-    proposed = {i: r["result"]["tree"] for i, _, r in run.receipts.steps("propose") if r["result"]}
     for name, record in run.candidates().items():
         tree = store.tree(name)
-        if proposed.get(record["iteration"], tree) != tree:
-            yield f"{name}: the commit holds another tree than was proposed"
+        if record["iteration"] > 0 and staged_tree(run.receipts, record["iteration"]) != tree:
+            yield f"{name}: the commit holds another tree than was proposed, or put in its place by a person"
             continue
         with tempfile.TemporaryDirectory(prefix="bco-verify-") as scratch:
             store.checkout(tree, Path(scratch) / "tree")
@@ -126,6 +126,22 @@ def _document(run: Reading) -> Iterator[str | None]:
     yield _same("HISTORY: iterations", documented, [i for i, _ in documents(run.receipts)])
 
 
+def _decisions(run: Reading) -> Iterator[str | None]:
+    """What people decided is what came of it: no candidate of a rejected edit, beliefs changed as they were told."""
+    for iteration, step, answer in run.receipts.steps():
+        outcome = run.step(iteration, "evaluate")
+        if step in ("approve", "afford") and answer["failure"] and outcome:
+            rejected = outcome["candidate"] is None and outcome["failure"] == answer["failure"]
+            yield (
+                None
+                if rejected
+                else f"{candidate_id(iteration)}: a person rejected it in {step}, and it has an outcome"
+            )
+        elif step in ("approve", "afford", "review"):
+            made = step != "review" or answer["change"] in (None, *(record for _, _, record in run.receipts.changes()))
+            yield None if made else f"{candidate_id(iteration)}: the change of its review is not in the document"
+
+
 def _heldout(run: Reading) -> Iterator[str | None]:
     """Nothing was measured on the held-out split without a look that was written down first."""
     measured = {row.candidate for row in run.receipts.results("heldout")}
@@ -141,6 +157,7 @@ _CHECKS: dict[str, Callable[[Reading], Iterator[str | None]]] = {
     "seals of predictions": _seals,
     "computed grades": _grades,
     "world model and history": _document,
+    "decisions of people": _decisions,
     "held-out looks": _heldout,
 }
 

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from bco_graph.distill import CAUSES
 from bco_graph.report.layout import Block, Lines, columns, stacked
 from bco_graph.report.lines import Line, Part, fact, heading, prose
-from bco_graph.report.phrases import VERDICT_STYLES, belief_change, direction, reason_lines
+from bco_graph.report.phrases import VERDICT_STYLES, belief_change, decision_line, direction, reason_lines
 from bco_graph.report.wording import (
     BASELINE,
     change,
@@ -24,6 +24,7 @@ from bco_graph.report.wording import (
     subset,
 )
 from bco_graph.state import candidate_id
+from bco_graph.world_model import Belief
 
 Facts = Mapping[str, Any]
 
@@ -57,7 +58,8 @@ def _proposal(proposal: Facts | None, facts: Facts) -> list[Line]:
     lines = [fact(label, (one_line(proposal[key]), "")) for label, key in labelled if proposal[key]]
     lines += [fact("at stake", (", ".join(proposal["beliefs"]), ""))] if proposal["beliefs"] else []
     lines += [prose("refused", "; ".join(reasons), "yellow") for reasons in facts["refusals"]]
-    return [*lines, fact("diff", *(_changed_file(item) for item in facts["diff"]))]
+    lines.append(fact("diff", *(_changed_file(item) for item in facts["diff"])))
+    return [*lines, *(decision_line(item) for item in facts["decisions"])]
 
 
 def _changed_file(item: Facts) -> Part:
@@ -192,7 +194,11 @@ def world_model_view(facts: Facts) -> RenderableType:
 
 def _belief_title(belief: Facts) -> list[Part]:
     status = belief["status"], _STATUS_STYLES.get(belief["status"], "cyan")
-    return [(belief["id"], "bold"), status, (f"confidence {belief['confidence']:.2f}", ""), (belief["kind"], "dim")]
+    marks = ", ".join(Belief.from_json(dict(belief)).marks)
+    return [
+        (belief["id"], "bold"), status, (f"confidence {belief['confidence']:.2f}", ""), (belief["kind"], "dim"),
+        (marks, "magenta"),
+    ]  # fmt: skip
 
 
 def belief_view(facts: Facts) -> RenderableType:
