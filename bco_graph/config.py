@@ -184,12 +184,13 @@ class RunConfig(Section):
         return Path(self.runs) / self.name
 
 
-def load_config(path: Path, *, overrides: dict[str, Any] | None = None) -> RunConfig:
+def load_config(path: Path | str, *, overrides: dict[str, Any] | None = None) -> RunConfig:
     """Read and check a bco.yaml. Relative paths in it start at the file's own folder, but for `runs`.
 
     `overrides` maps dotted keys to values and wins over the file. Raises ConfigError that names the file, each
     wrong key, what was expected and the nearest known name.
     """
+    path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
