@@ -49,8 +49,7 @@ class Places:
         iteration = iteration_of(node, state)
         place = (iteration, _ORDER.index(node))
         last = self._last.get(thread, place)
-        follows = last < place and iteration <= last[0] + 1
-        if "iteration" in state and not follows and self._left_behind(run, node, iteration, thread, checkpoint):
+        if "iteration" in state and not last < place and self._left_behind(run, node, iteration, thread, checkpoint):
             raise stale(run, node, iteration)
         run.receipts.set_place(iteration, node, checkpoint)
         self._last[thread] = place
