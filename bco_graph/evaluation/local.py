@@ -144,6 +144,9 @@ class _Workers:
         async with self._lock:
             if self._started and self._started[-1].alive:
                 return self._started[-1]
+            if self._started:
+                # Why it ended is known a while after that it did.
+                await self._started[-1].wait()
             if len(self._started) > MAX_RESTARTS:
                 self.refusal = self._started[-1].end
             if self.refusal is not None:
