@@ -172,7 +172,7 @@ def fork(folder: Path, name: str, at: str, as_json: bool) -> None:
 @click.argument("folder", type=RUN, metavar="RUN")
 @_json
 def step(folder: Path, as_json: bool) -> None:
-    """Show what a run waits for (proposer `handoff`), and where."""
+    """Show what a run waits for, and where: a step of the proposer `handoff`, or a question of `ask`."""
     from bco_graph.console import render_awaited
     from bco_graph.driver import awaited
 
@@ -186,12 +186,49 @@ def step(folder: Path, as_json: bool) -> None:
 @_json
 @click.pass_context
 def submit(ctx: click.Context, folder: Path, file: Path | None, as_json: bool) -> None:
-    """Hand in the awaited step and go on until the next one."""
+    """Hand in the awaited step, or reply to a question, and go on until the next one."""
     from bco_graph.console import read_submission
     from bco_graph.driver import stored_config
 
     answer = asyncio.run(read_submission(folder, file))
     _go(ctx, stored_config(folder), as_json, answer=answer)
+
+
+@main.command()
+@click.argument("folder", type=RUN, metavar="RUN")
+@click.option("--reject", metavar="REASON", default=None, help="Give the edit up; the proposer is told why.")
+@click.option("--edit", is_flag=True, help="Take what you made of workspace/scaffold/ instead.")
+@click.option("--by", default="", help="Who says so, for the record.")
+@_json
+@click.pass_context
+def approve(ctx: click.Context, folder: Path, reject: str | None, edit: bool, by: str, as_json: bool) -> None:
+    """Say yes to what a run asks (an edit, an evaluation, a grade), and go on until the next question."""
+    from bco_graph.console import reply_for
+    from bco_graph.driver import stored_config
+
+    answer = asyncio.run(reply_for(folder, reject=reject, edit=edit, by=by))
+    _go(ctx, stored_config(folder), as_json, answer=answer)
+
+
+@main.command()
+@click.argument("folder", type=RUN, metavar="RUN")
+@click.argument("act", type=click.Choice(["add", "veto", "lift", "pin", "unpin"]))
+@click.argument("what", metavar="CLAIM|ID")
+@click.option("--confidence", type=click.FloatRange(0, 1), default=None, help="Of an added belief; required there.")
+@click.option("--kind", type=click.Choice(["execution", "evaluation"]), default=None, help="Of an added belief.")
+@click.option("--conditions", default=None, help="Under which an added belief holds.")
+@click.option("--mass", type=click.FloatRange(0), default=None, help="Failures that an added belief explains.")
+@click.option("--reason", default="", help="Kept in HISTORY; a veto wants one.")
+@click.option("--by", default="", help="Who says so, for the record.")
+@_json
+def believe(folder: Path, act: str, what: str, as_json: bool, **given: Any) -> None:
+    """Add, veto, lift, pin or unpin a belief of a run that stands still."""
+    from bco_graph.console import change_beliefs
+
+    made = change_beliefs(folder, act, what, **given)
+    (change,) = made["changes"]
+    said = f"{act} {change['id']}: {change['after']['status']}, confidence {change['after']['confidence']:g}"
+    _print(as_json, {"change": change, "head": made["head"]}, said)
 
 
 @main.command()

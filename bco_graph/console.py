@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from bco_graph.asking import ReviewReply, read_reply
+from bco_graph.believing import believe
 from bco_graph.config import RunConfig
 from bco_graph.driver import Ended, awaited, drive, stored_config
 from bco_graph.errors import ConfigError, RunError
 from bco_graph.opening import open_run
+from bco_graph.redaction import Redactor
 from bco_graph.report.reading import is_running
+from bco_graph.report.wording import one_line, tokens, usd
 from bco_graph.run_folder import RunFolder
-from bco_graph.state import JSON
+from bco_graph.state import JSON, AskName
 from bco_graph.strict_json import read_object
 from bco_graph.terminal import RunView, follow
 
@@ -46,15 +52,83 @@ def render_awaited(folder: Path, waiting: dict[str, JSON] | None) -> str:
     if waiting is None:
         return f"{folder} waits for nothing"
     refused = waiting.get("refused") or []
-    lines = [
-        f"iteration {waiting['iteration']} waits for step [bold]{waiting['step']}[/] in {waiting['workspace']}",
-        f"  read    {waiting['instructions']}",
-        f"  write   {Path(str(waiting['workspace'])) / 'submission.json'}",
-        f"  then    bco submit {folder}",
-    ]
+    if waiting["step"] in get_args(AskName):
+        lines = [f"iteration {waiting['iteration']} asks a person: [bold]{waiting['step']}[/]"]
+        lines += [escape(f"  {label:8}{text}") for label, text in _QUESTIONS[waiting["step"]](folder, waiting)]
+    else:
+        lines = [
+            f"iteration {waiting['iteration']} waits for step [bold]{waiting['step']}[/] in {waiting['workspace']}",
+            f"  read    {waiting['instructions']}",
+            f"  write   {Path(str(waiting['workspace'])) / 'submission.json'}",
+            f"  then    bco submit {folder}",
+        ]
     if refused:
-        lines += ["[yellow]the last submission was refused:[/]", *(f"  - {reason}" for reason in refused)]
+        lines += ["[yellow]what was handed in last was refused:[/]", *(escape(f"  - {reason}") for reason in refused)]
     return "\n".join(lines)
+
+
+def _approve(folder: Path, waiting: dict[str, JSON]) -> Iterator[tuple[str, str]]:
+    workspace = Path(str(waiting["workspace"]))
+    yield from _edit(waiting)
+    yield "diff", str(workspace / waiting["diff_file"])
+    yield "then", f"bco approve {folder}, or with --reject 'REASON'"
+    yield "or", f"change {workspace / 'scaffold'} and bco approve {folder} --edit"
+
+
+def _afford(folder: Path, waiting: dict[str, JSON]) -> Iterator[tuple[str, str]]:
+    expected = waiting["expected"]
+    cost = "no price is known" if expected["usd"] is None else usd(expected["usd"])
+    yield from _edit(waiting)
+    yield "takes", f"{expected['calls']:.0f} calls, {tokens(round(expected['tokens']))} tokens, {cost}, by the baseline"
+    yield "then", f"bco approve {folder}, or with --reject 'REASON'"
+
+
+def _review(folder: Path, waiting: dict[str, JSON]) -> Iterator[tuple[str, str]]:
+    grade = Path(str(waiting["workspace"])) / "iterations" / str(waiting["candidate"]) / "grade.md"
+    yield "grade", f"{waiting['candidate']} is {waiting['verdict']}: {grade}"
+    yield "then", f"bco approve {folder}, which leaves the beliefs to the proposer"
+    yield "or", f'bco submit {folder} --file FILE, with {{"beliefs": [...]}}: docs/ASK.md'
+
+
+def _edit(waiting: dict[str, JSON]) -> Iterator[tuple[str, str]]:
+    proposal = waiting["proposal"]
+    yield "edit", f"{proposal['name']} on {proposal['parent']}: {one_line(proposal['mechanism'])}"
+
+
+_QUESTIONS: Mapping[str, Callable[[Path, dict[str, JSON]], Iterator[tuple[str, str]]]] = {
+    "approve": _approve, "afford": _afford, "review": _review,
+}  # fmt: skip
+
+
+async def reply_for(folder: Path, *, reject: str | None, edit: bool, by: str) -> dict[str, JSON]:
+    """The reply of `bco approve` to the question that the run asks. Raises RunError where it asks none."""
+    waiting = await awaited(folder)
+    step = waiting["step"] if waiting else None
+    if step not in get_args(AskName):
+        way = (
+            f"it waits for step {step!r}: bco submit {folder}" if step else f"bco status {folder} says where it stands"
+        )
+        raise RunError(f"{folder} asks nobody to approve anything; {way}")
+    if reject is not None and edit:
+        raise ConfigError("--reject and --edit exclude each other")
+    if step == "review":
+        if reject is not None or edit:
+            raise ConfigError(f"a grade cannot be rejected or edited: bco submit {folder} --file FILE changes beliefs")
+        return {"beliefs": [], "by": by}
+    if reject is None:
+        return {"decision": "edit" if edit else "approve", "by": by}
+    return {"decision": "reject", "reason": reject, "by": by}
+
+
+def change_beliefs(folder: Path, act: str, what: str, *, by: str, reason: str, **given: Any) -> dict[str, JSON]:
+    """`bco believe`: one change by a person. `given` are the options of an added belief, None where left out."""
+    options = {name: value for name, value in given.items() if value is not None}
+    if act != "add" and options:
+        named = ", ".join(f"--{name}" for name in options)
+        raise ConfigError(f"{named}: only for a belief that is added, and here is {act!r}")
+    change = {act: {"claim": what, **options} if act == "add" else what, "reason": reason}
+    reply = read_reply({"beliefs": [change], "by": by}, ReviewReply, Redactor())
+    return believe(folder, reply.beliefs, by=reply.by)
 
 
 async def read_submission(folder: Path, file: Path | None) -> JSON:

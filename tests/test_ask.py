@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from bco_graph import RunHandle, create_bco
+from bco_graph import RunHandle, create_bco, fork_run, read_world_model
 from bco_graph.asking import ApproveReply, read_reply
-from bco_graph.errors import ConfigError, SubmissionRefused
+from bco_graph.believing import believe
+from bco_graph.candidates import CandidateStore
+from bco_graph.cli import main
+from bco_graph.errors import ConfigError, RunLocked, RunUnreadable, SubmissionRefused
 from bco_graph.events import Tail, event_faults
+from bco_graph.export import export_recording
 from bco_graph.redaction import Redactor
-from tests.compose_room import Room, limits, wrong
-from tests.toy import BOTH, PROPOSE, SHORT, ScriptedProposer, prompt_edit
+from bco_graph.report.show import show
+from bco_graph.run_folder import RunFolder
+from bco_graph.world_model import HumanChange
+from tests.compose_room import Room, app, limits, two_edits, wrong
+from tests.test_cli import first_beliefs, write_config
+from tests.toy import BOTH, GRADE, PREDICT, PROPOSE, SHORT, ScriptedProposer, prompt_edit, toy_config
 
 APPROVE = {"decision": "approve"}
 NOTHING: dict[str, Any] = {"beliefs": []}
@@ -257,3 +267,313 @@ async def test_a_failed_proposal_asks_nobody(room: Room) -> None:
     asked = await Asked(handle).start()
     assert asked.questions == []
     assert asked.outcome(1)["failure"]["step"] == "propose"
+
+
+# -- an evaluation -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("limit", "asks"), [(7, True), (8, False)])
+async def test_an_evaluation_of_more_calls_than_the_limit_is_asked_about(room: Room, limit: int, asks: bool) -> None:
+    """The baseline took eight calls for its eight tasks."""
+    asked = await Asked(room.run(iterations=1, ask={"evaluation_calls": limit})).start()
+    assert [q["step"] for q in asked.questions] == ["afford"] * asks
+    if asks:
+        assert (asked.last["expected"]["calls"], asked.last["task_runs"]) == (8, 8)
+        assert asked.last["limits"]["evaluation_calls"] == limit
+        paid = len(room.server.requests)
+        await asked.reply({"decision": "edit"}, {"decision": "reject", "reason": "too dear"})
+        assert "Input should be 'approve' or 'reject'" in asked.last["refused"][0]
+        assert len(room.server.requests) == paid
+        assert asked.outcome(1)["failure"] == {"step": "afford", "cause": "rejected", "reasons": ["too dear"]}
+        assert wrong(asked.handle.folder) == []
+
+
+@pytest.mark.parametrize(
+    ("price", "limit", "expected"), [(0.001, 0.0, True), (0.001, 1e6, False), (0.0, 0.0, False), (None, 1e6, True)]
+)
+async def test_money_goes_by_what_the_target_s_tokens_cost_and_an_unknown_price_is_asked_about(
+    room: Room, price: float | None, limit: float, expected: bool
+) -> None:
+    config = toy_config(room.folder, room.server, iterations=1, ask={"evaluation_usd": limit})
+    (deployment,) = config.models.model_list
+    prices = {} if price is None else {"input_cost_per_token": price, "output_cost_per_token": price}
+    model_list = [deployment.model_copy(update={"model_info": prices})]
+    config = config.model_copy(update={"models": config.models.model_copy(update={"model_list": model_list})})
+    asked = await Asked(room.handle(config)).start()
+    assert [q["step"] for q in asked.questions] == ["afford"] * expected
+    if expected:
+        rows = asked.handle.open().receipts.results("train", "iter_000")
+        cost = asked.last["expected"]
+        assert cost["tokens"] == pytest.approx(sum(row.tokens for row in rows))
+        assert cost["usd"] == (None if price is None else pytest.approx(price * cost["tokens"]))
+        await asked.reply(APPROVE)
+    assert asked.state["best"]["id"] == "iter_001"
+
+
+async def test_an_evaluation_that_was_approved_and_then_cut_off_is_not_asked_about_again(room: Room) -> None:
+    """Its budget ends in the middle of it; with more, it goes on where it was."""
+    ask = {"evaluation_calls": 1}
+    less = {"calls": 12, "reserve_heldout": False}
+    asked = await Asked(room.run(iterations=1, ask=ask, budget=less)).start()
+    await asked.reply(APPROVE)
+    assert (asked.state["stop"], asked.state["iteration"]) == ("budget", 0)
+    asked.handle.close()
+    more = Asked(room.run(iterations=1, ask=ask))
+    more.graph = create_bco(more.handle.config, handle=more.handle).compile(checkpointer=asked.graph.checkpointer)
+    await more.graph.aupdate_state(limits(more.handle.config), {"stop": None}, as_node="update")
+    await more.start()
+    assert more.questions == []
+    assert more.state["best"]["id"] == "iter_001"
+
+
+# -- a grade, and beliefs ------------------------------------------------------------------------------------------
+
+HUNCH = {"add": {"claim": "Long words want all their letters asked for.", "confidence": 0.7}}
+
+
+async def test_what_a_person_says_of_the_beliefs_holds_before_the_update(room: Room) -> None:
+    asked = await Asked(room.run(iterations=1, ask={"grade": True})).start()
+    question = asked.last
+    assert (question["candidate"], question["verdict"]) == ("iter_001", "held")
+    assert "held" in question["grade"]
+    assert [belief["id"] for belief in question["beliefs"]] == ["E1"]
+    veto = {"veto": "E1", "reason": "the model was swapped"}
+    await asked.reply({"beliefs": [HUNCH, {"pin": "E2"}, veto], "by": "Ada"})
+    assert asked.state["stop"] == "iterations"
+    first, added = asked.head().beliefs
+    assert (first.vetoed, first.status) == (True, "refuted"), "the update of this very round may not move it any more"
+    assert (added.id, added.origin, added.pinned, added.confidence) == ("E2", "human", True, 0.7)
+    text = asked.document()
+    assert "### iter_000 changed by a person (Ada)\n- add E2 (hypothesis 0.7)\n" in text
+    assert "- veto E1 (hypothesis 0.6 -> refuted 0.5): the model was swapped\n" in text
+    assert text.index("changed by a person") < text.index("### iter_000 -> iter_001")
+    assert "Beliefs that may change: none" in asked.handle.open().proposer.instructions[(1, "update")]  # type: ignore[attr-defined]
+    assert wrong(asked.handle.folder) == []
+    told = [e for e in events(asked.handle.folder) if e["type"] == "decided"]
+    assert [(c["op"], c["id"], c["reason"]) for c in told[0]["changes"]] == [
+        ("add", "E2", ""), ("pin", "E2", ""), ("veto", "E1", "the model was swapped"),
+    ]  # fmt: skip
+    facts, _ = show(RunFolder(asked.handle.folder), "iter_001")
+    assert [(d["step"], d["decision"], d["by"]) for d in facts["decisions"]] == [("review", "reviewed", "Ada")]
+    facts, _ = show(RunFolder(asked.handle.folder), "E1")
+    assert facts["history"][-1]["reason"] == "the model was swapped"
+
+
+async def test_a_review_that_cannot_hold_changes_nothing_and_is_asked_for_again(room: Room) -> None:
+    config = {"token_budget": 500}
+    asked = await Asked(room.run(iterations=1, ask={"grade": True}, world_model=config)).start()
+    before = asked.document()
+    await asked.reply({"beliefs": [HUNCH, {"veto": "E7", "reason": "x"}]})
+    assert asked.last["refused"] == ["change 2 (veto): there is no belief 'E7'; there are E1 and E2"]
+    long = {"add": {**HUNCH["add"], "claim": "word " * 600, "pinned": True}}
+    await asked.reply({"beliefs": [long]})
+    assert "500 are allowed" in asked.last["refused"][0]
+    await asked.reply({"beliefs": [{"veto": "E1"}]})
+    assert "beliefs[0]: a veto needs a reason" in asked.last["refused"][0]
+    assert asked.document() == before
+    await asked.reply(NOTHING)
+    assert [belief.id for belief in asked.head().beliefs] == ["E1"]
+
+
+async def test_a_vetoed_belief_cannot_be_staked_and_a_human_one_is_staked_and_graded_like_any_other(room: Room) -> None:
+    """The second edit stakes what a person added; its prediction holds, so the update may raise it."""
+    trace = "iterations/iter_002/traces/toy-train-0.json"
+    raised = {"op": "revise", "id": "E2", "confidence": 0.9, "status": "confirmed", "reason": "it held",
+              "add_evidence_for": [{"path": trace}]}  # fmt: skip
+    proposer = two_edits()
+    staking = {**proposer.submissions[(2, "propose")], "beliefs": ["E2"]}
+    proposer.submissions |= {(2, "propose"): staking, (2, "update"): {"ops": [raised]}}
+    proposer.edits[3] = prompt_edit(f"{BOTH}!\n", "asked-thrice")
+    proposer.submissions[(3, "propose")] = {**PROPOSE, "beliefs": ["E1"], "live_signature": "asked-thrice"}
+    asked = await Asked(room.run(proposer, iterations=3, ask={"grade": True})).start()
+    await asked.reply({"beliefs": [HUNCH]}, {"beliefs": [{"veto": "E1", "reason": "no"}]})
+    human = asked.head().find("E2")
+    assert (human.origin, human.confidence, human.status) == ("human", 0.9, "confirmed")
+    assert asked.step(2, "graded")["verdict"] == "held"
+    failure = asked.outcome(3)["failure"]
+    assert (failure["step"], failure["cause"]) == ("propose", "refused")
+    assert failure["reasons"] == ["belief 'E1' was vetoed by a person: no edit may stake it; HISTORY says why"]
+    assert wrong(asked.handle.folder) == []
+
+
+async def test_people_change_beliefs_of_a_run_that_stands_still(room: Room) -> None:
+    handle = room.run(iterations=1)
+    hunch = [HumanChange.model_validate(HUNCH)]
+    handle.open()
+    with pytest.raises(RunLocked):
+        believe(handle.folder, hunch)
+    handle.close()
+    with pytest.raises(RunUnreadable, match="no beliefs yet"):
+        believe(handle.folder, hunch)
+    asked = await Asked(handle).start()
+    handle.close()
+    made = believe(handle.folder, [HumanChange.model_validate({**HUNCH, "reason": "seen elsewhere"})], by="Ada")
+    assert made["changes"][0]["id"] == "E2"
+    with pytest.raises(SubmissionRefused, match="'E2' is not pinned"):
+        believe(handle.folder, [HumanChange.model_validate({"unpin": "E2"})])
+    text = asked.document()
+    assert "### iter_001 changed by a person (Ada)\n- add E2 (hypothesis 0.7): seen elsewhere\n" in text
+    assert wrong(handle.folder) == []
+
+    proposer = two_edits()
+    staking = {**proposer.submissions[(2, "propose")], "beliefs": ["E2"]}
+    proposer.submissions |= {(2, "propose"): staking, (2, "update"): {"ops": []}}
+    again = room.run(proposer, iterations=2)
+    state = await create_bco(again.config, handle=again).compile().ainvoke({}, limits(again.config))
+    assert state["best"]["id"] == "iter_002"
+    assert read_world_model(again.folder).find("E2") is not None
+    assert wrong(again.folder) == []
+
+
+def test_a_method_without_beliefs_has_none_to_change(room: Room) -> None:
+    handle = room.run(method="vanilla")
+    handle.open()
+    handle.close()
+    with pytest.raises(ConfigError, match="has no beliefs: its method is 'vanilla'"):
+        believe(handle.folder, [HumanChange.model_validate(HUNCH)])
+
+
+# -- kills, parents, forks -----------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """Ends a process in the middle of a node, for tests."""
+
+
+@pytest.mark.parametrize(
+    ("ask", "reply", "step"),
+    [
+        ({"edit": True}, {"decision": "edit"}, "approve"),
+        ({"evaluation_calls": 1}, APPROVE, "afford"),
+        ({"grade": True}, {"beliefs": [HUNCH]}, "review"),
+    ],
+)
+@pytest.mark.parametrize("written", ["before", "after"])
+async def test_a_kill_beside_the_answer_asks_nobody_twice(
+    room: Room, ask: dict[str, Any], reply: Any, step: str, written: str
+) -> None:
+    asked = await Asked(room.run(iterations=1, ask=ask)).start()
+    (Path(asked.last["workspace"]) / "scaffold/prompt.md").write_text(BOTH, "utf-8")
+    receipts = asked.handle.open().receipts
+    add_step = receipts.add_step
+
+    def killing(iteration: int, name: str, record: Any) -> None:
+        if name != step or written == "after":
+            add_step(iteration, name, record)
+        if name == step:
+            raise Killed
+
+    receipts.add_step = killing  # type: ignore[assignment, method-assign]
+    with pytest.raises(Killed):
+        await asked.reply(reply)
+    again = fresh(asked, room, iterations=1)
+    again.state = await again.graph.ainvoke(None, limits(again.handle.config))
+    assert "__interrupt__" not in again.state, "the reply is in the checkpoint, or in the receipts"
+    assert again.state["stop"] == "iterations"
+    assert again.state["best"]["mean"] == (1.0 if step == "approve" else 0.5)
+    assert [belief.id for belief in again.head().beliefs] == ["E1", "E2"][: 1 + (step == "review")]
+    assert wrong(again.handle.folder) == []
+
+
+async def test_a_review_that_was_on_record_but_not_in_the_document_gets_there(room: Room) -> None:
+    asked = await Asked(room.run(iterations=1, ask={"grade": True})).start()
+    receipts = asked.handle.open().receipts
+
+    def killing(iteration: int, record: Any) -> None:
+        raise Killed
+
+    receipts.add_change = killing  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        await asked.reply({"beliefs": [HUNCH]})
+    again = fresh(asked, room, iterations=1)
+    again.state = await again.graph.ainvoke(None, limits(again.handle.config))
+    assert [belief.id for belief in again.head().beliefs] == ["E1", "E2"]
+    assert again.document().count("- add E2") == 1
+    assert wrong(again.handle.folder) == []
+
+
+async def test_a_question_reaches_through_a_parent_and_so_does_the_reply(room: Room) -> None:
+    handle = room.run(iterations=1, ask={"edit": True, "grade": True})
+    asked = Asked(handle, app(handle).compile(checkpointer=InMemorySaver()))
+    await asked.start({"asked": ["improve it"]})
+    await asked.reply({"decision": "maybe"}, APPROVE, {"beliefs": [{"pin": "E1"}]})
+    assert [(q["step"], bool(q["refused"])) for q in asked.questions] == [
+        ("approve", False), ("approve", True), ("review", False),
+    ]  # fmt: skip
+    assert asked.state["asked"][-1] == "iter_001 has 0.5"
+    assert asked.head().beliefs[0].pinned
+
+
+def test_the_sync_face_asks_too(room: Room) -> None:
+    handle = room.run(iterations=1, ask={"edit": True})
+    graph = create_bco(handle.config, handle=handle).compile(checkpointer=InMemorySaver())
+    waiting = graph.invoke({}, limits(handle.config))
+    assert waiting["__interrupt__"][0].value["step"] == "approve"
+    assert graph.invoke(Command(resume=APPROVE), limits(handle.config))["best"]["id"] == "iter_001"
+
+
+async def test_forks_and_recordings_hold_what_people_decided(room: Room) -> None:
+    asked = await Asked(room.run(iterations=2, ask={"edit": True})).start()
+    (Path(asked.last["workspace"]) / "scaffold/prompt.md").write_text(BOTH, "utf-8")
+    await asked.reply({"decision": "edit"}, {"decision": "reject", "reason": "good enough"})
+    asked.handle.close()
+    folder = asked.handle.folder
+    forked = fork_run(folder, "forked", at=1)
+    assert forked.state["proposal"]["tree"] == CandidateStore(RunFolder(folder).candidates).tree("iter_001")
+    assert wrong(forked.folder) == []
+    recording = room.folder / "recorded"
+    export_recording(RunFolder(folder), recording)
+    assert (recording / "iter_001/source/prompt.md").read_text("utf-8") == BOTH
+    assert not (recording / "iter_002/source").exists(), "a replay does not make what was rejected"
+
+
+# -- from the command line -----------------------------------------------------------------------------------------
+
+
+def bco(*args: str, code: int = 0) -> str:
+    done = CliRunner().invoke(main, args)
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def test_a_person_answers_from_the_command_line_beside_a_proposer_that_hands_off(room: Room) -> None:
+    """Everybody is a person here: `bco submit` hands in the proposer's steps, `bco approve` answers the questions."""
+    folder, ask = room.folder, {"edit": True, "evaluation_calls": 1, "grade": True}
+    config = write_config(folder, room.server, ask=ask, runs=str(folder / "runs"))
+    run, workspace = str(folder / "runs/toy"), folder / "runs/toy/workspace"
+
+    def hand_in(submission: dict[str, Any]) -> dict[str, Any]:
+        (workspace / "submission.json").write_text(json.dumps(submission), "utf-8")
+        return dict(json.loads(bco("submit", run, "--json")))
+
+    bco("run", str(config), "--no-preflight", "--json")
+    assert "asks nobody to approve anything; it waits for step 'update'" in bco("approve", run, code=1)
+    hand_in(first_beliefs("iterations/iter_000/traces/toy-train-0.json"))
+    prompt_edit(SHORT, "asked-alone")(workspace / "scaffold")
+    assert hand_in(PROPOSE)["awaited"]["step"] == "approve"
+    shown = bco("step", run)
+    for said in ("asks a person: approve", "ask-for-the-word on iter_000: The prompt", "diff.patch", "--edit"):
+        assert said in " ".join(shown.split())
+    refused = json.loads(bco("approve", run, "--edit", "--json", code=1))
+    assert "scaffold/ is as it was proposed" in refused["awaited"]["refused"][0]
+    (workspace / "scaffold/prompt.md").write_text(BOTH, "utf-8")
+    assert json.loads(bco("approve", run, "--edit", "--by", "Ada", "--json"))["awaited"]["step"] == "predict"
+    assert hand_in(PREDICT)["awaited"]["step"] == "afford"
+    assert "takes 8 calls" in " ".join(bco("step", run).split())
+    bco("approve", run, "--json")
+    assert hand_in(GRADE)["awaited"]["step"] == "review"
+    assert "iter_001 is held" in bco("step", run)
+    assert "cannot be rejected" in bco("approve", run, "--reject", "no", code=2)
+    assert hand_in({"beliefs": [{"pin": "E1"}]})["awaited"]["step"] == "update"
+    told = bco("believe", run, "veto", "E1", "--reason", "no more", "--by", "Bob")
+    assert "veto E1: refuted, confidence 0.5" in told
+    assert "--confidence: only for a belief that is added" in bco(
+        "believe", run, "pin", "E1", "--confidence", "0.4", code=2
+    )
+    assert "'E1' is vetoed already" in bco("believe", run, "veto", "E1", "--reason", "x", code=1)
+    added = bco("believe", run, "add", "Short is right.", "--confidence", "0.4", "--kind", "evaluation")
+    assert "add V1: hypothesis, confidence 0.4" in added
+    assert hand_in({"ops": []})["stop"] == "iterations"
+    assert "approve: edit (Ada)" in bco("show", run, "iter_001")
+    assert "pinned, vetoed" in bco("show", run, "E1")
+    assert "ok  decisions of people" in bco("verify", run)
