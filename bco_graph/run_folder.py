@@ -96,7 +96,7 @@ class RunFolder:
     def write(self, manifest: dict[str, Any]) -> None:
         """Write run.json; the folder holds a run from then on."""
         text = json.dumps({"schema_version": RUN_SCHEMA_VERSION, **manifest}, indent=1, ensure_ascii=False)
-        write_text(self.manifest, text + "\n")
+        write_text(self.manifest, text + "\n", durable=True)
 
     def read(self) -> dict[str, Any]:
         """run.json, or RunUnreadable; nothing is changed."""
@@ -192,15 +192,20 @@ def require_whole(database: Path) -> None:
         raise RunUnreadable(f"{database} is torn at {size} bytes; it was left as it is")
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replace a file's whole text at once: a reader sees the old or the new, also after a crash."""
+def write_text(path: Path, text: str, *, durable: bool = False) -> None:
+    """Replace a file's whole text at once: a reader sees the old or the new, also after a crash of this process.
+
+    `durable`: also after one of the machine. That costs a wait for the disk, which views of the receipts, a trace for
+    each task among them, are spared.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
             file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)

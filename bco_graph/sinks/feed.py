@@ -118,7 +118,7 @@ class Feed:
 
     def _write(self, ids: Mapping[str, str], position: int) -> None:
         if not self._left.is_set():
-            write_text(self._kept, json.dumps({"ids": dict(ids), "position": position}) + "\n")
+            write_text(self._kept, json.dumps({"ids": dict(ids), "position": position}) + "\n", durable=True)
 
 
 class Feeds:
