@@ -195,8 +195,8 @@ def test_a_run_that_sigterm_drained_says_so_in_its_status_and_its_log(
 
 def test_help_names_every_command() -> None:
     said = bco(Path.cwd(), "--help")
-    for command in ("init", "doctor", "estimate", "run", "resume", "step", "submit", "approve", "believe", "status", "watch", "show",
-                    "heldout", "diff", "export", "verify", "demo"):  # fmt: skip
+    for command in ("init", "doctor", "estimate", "run", "resume", "step", "submit", "approve", "believe", "status",
+                    "watch", "show", "heldout", "diff", "export", "verify", "demo"):  # fmt: skip
         assert f"\n  {command} " in said
 
 

@@ -32,6 +32,10 @@ SAYS = {
         "another target's baseline is refused", "its own is taken: 5 of 5 right, 0 model calls",
         "a chat model in code: 5 of 5 right",
     ],
+    "05_approve_by_hand": [
+        "  the person: reject Say it as a request", "  the person: edit", "iter_002: held", "best: iter_002 with 1.00",
+        "E1 pinned: The model wraps", "E2 human, pinned: A name in two words",
+    ],
     "06_own_suite": ["baseline: 0 of 5 right, by type {'europe': 0.0, 'south america': 0.0}"],
     "07_own_node": ["iter_000: 0.00, best iter_000", "iter_001: 0.00, best iter_000", "iter_002: 1.00, best iter_002"],
     "08_stream_to_a_sink": [
