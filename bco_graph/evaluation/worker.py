@@ -320,22 +320,20 @@ def descendants(root: int) -> list[int]:
     return found[1:]
 
 
-def kill_tree(root: int, *, spare_root: bool = False, patience_s: float = 5.0) -> None:
+def kill_tree(root: int, *, patience_s: float = 5.0) -> None:
     """Kill a process and everything below it, also what left its group or ignores SIGTERM.
 
     The root is stopped first: it adopts no more than it can have, and what it adopts is found again.
     """
     end = time.monotonic() + patience_s
-    if not spare_root:
-        send(root, signal.SIGSTOP)
+    send(root, signal.SIGSTOP)
     while (alive := descendants(root)) and time.monotonic() < end:
         for pid in alive:
             send(pid, signal.SIGKILL)
         time.sleep(0.001)
-    if not spare_root:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(root, signal.SIGKILL)
-        send(root, signal.SIGKILL)
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(root, signal.SIGKILL)
+    send(root, signal.SIGKILL)
 
 
 def has_children() -> bool:
@@ -344,6 +342,22 @@ def has_children() -> bool:
     except ChildProcessError:
         return False
     return True
+
+
+def end_children(patience_s: float = 2.0) -> None:
+    """Kill all that this process started or adopted, until nothing of it is left to be waited for.
+
+    A chain of processes, each of which ends as soon as it has started the next, is in no listing that is taken of it;
+    what is left of it is still somebody's child.
+    """
+    end = time.monotonic() + patience_s
+    while has_children() and time.monotonic() < end:
+        for pid in descendants(os.getpid()):
+            send(pid, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.001)
 
 
 def send(pid: int, number: int) -> None:
@@ -694,6 +708,8 @@ class Worker:
         for task in list(self.running.values()):
             self.finish(task)
         self.forker.end()
+        if not self.own_namespaces:
+            end_children()
 
     def _turn(self) -> None:
         for key, _ in self.selector.select(self._patience()):
@@ -808,6 +824,12 @@ class Worker:
 
     def kill(self, task: Running) -> None:
         if not self.own_namespaces:
+            # Its guard sees its end and then that of all that it leaves, which from here could be overlooked.
+            end = time.monotonic() + 3.0
+            while time.monotonic() < end and not os.waitid(os.P_PID, task.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                for pid in descendants(task.pid):
+                    send(pid, signal.SIGKILL)
+                time.sleep(0.001)
             kill_tree(task.pid)
             return
         # The relay and the first process of the namespace are one group, which the task cannot leave for them.
@@ -860,8 +882,8 @@ class Worker:
         os.close(job)
         while (ended := os.wait())[0] != pid:
             pass
-        if not self.own_namespaces and has_children():
-            kill_tree(os.getpid(), spare_root=True)
+        if not self.own_namespaces:
+            end_children()
         emit({"exit": os.waitstatus_to_exitcode(ended[1])})
 
     def task(self, number: int, handle: int, emit: Emit) -> NoReturn:
