@@ -48,7 +48,7 @@ $(LOWEST)/.installed: pyproject.toml .ci/lowest.py
 	$(PYTHON) -m venv $(LOWEST)
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1' 'uv>=0.8'
 	$(LOWEST)/bin/python .ci/lowest.py > $(LOWEST)/lowest.txt
-	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct \
+	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python \
 	  --constraint $(LOWEST)/lowest.txt --editable . --group test
 	@touch $@
 
