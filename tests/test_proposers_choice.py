@@ -24,7 +24,11 @@ from tests.proposer_contract import ScriptedCalls
 
 def make(**config: Any) -> Proposer:
     return make_proposer(
-        ProposerConfig(**config), calls=ScriptedCalls(), capabilities=lambda _: {}, gateway_url="", token_for=lambda _: ""
+        ProposerConfig(**config),
+        calls=ScriptedCalls(),
+        capabilities=lambda _: {},
+        gateway_url="",
+        token_for=lambda _: "",
     )
 
 
