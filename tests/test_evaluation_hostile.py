@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -138,7 +139,9 @@ def solve(task, target):
 async def test_the_memory_of_the_worker_is_closed_where_it_can_be_seen(tmp_path: Path, isolation: str) -> None:
     needs_sandbox("required")
     source = write_scaffold(tmp_path / "scaffold", LOOKING)
-    mode = {"sandbox": "off"} if isolation == "none" else {"sandbox": "required", "isolation": isolation}
+    mode: dict[str, Any] = (
+        {"sandbox": "off"} if isolation == "none" else {"sandbox": "required", "isolation": isolation}
+    )
     (result,) = await run_all(executor_for(NO_SOCKET, **mode), source, [job("t")])
     assert str(result.answer).startswith("refused, and it is python"), result
 

@@ -108,7 +108,7 @@ async def test_a_predictor_predicts_in_the_proposers_place_and_knows_nothing_of_
     tmp_path: Path,
 ) -> None:
     models = {"toy-model": answer, "proposer-model": by_tools, "predictor-model": by_tools}
-    with ScriptedModelServer(models) as server:  # type: ignore[arg-type]  # a dict of functions
+    with ScriptedModelServer(models) as server:
         listed = [deployment(server, name) for name in ("toy-model", "proposer-model", "predictor-model")]
         roles = {"target": "toy-model", "proposer": "proposer-model", "predictor": "predictor-model"}
         config = toy_config(

@@ -11,7 +11,7 @@ import pytest
 from bco_graph.benchmarks.jsonl import JsonlSuite, normalise
 from bco_graph.config import check_config
 from bco_graph.errors import ConfigError, SuiteBroken
-from bco_graph.protocols import Suite, Task
+from bco_graph.protocols import Score, Suite, Task
 from bco_graph.suites import digest_of, load_suite, take
 
 LINES = [
@@ -46,23 +46,29 @@ def test_a_suite_of_json_lines_is_a_suite(tmp_path: Path) -> None:
     assert "async def solve(task, target)" in suite.surface()
 
 
+def score_of(suite: JsonlSuite, position: int, answer: Any) -> float:
+    score = suite.grade(suite.tasks("train")[position], answer)
+    assert isinstance(score, Score)
+    return score.value
+
+
 @pytest.mark.parametrize(
     ("answer", "score"), [(" 12  may. ", 1.0), ("12 MAY", 1.0), ("on 12 May", 0.0), ("12 Mays", 0.0), (12, 0.0)]
 )
 def test_exact_compares_after_normalisation(tmp_path: Path, answer: Any, score: float) -> None:
     suite = jsonl(tmp_path)
-    assert suite.grade(suite.tasks("train")[0], answer).value == score
+    assert score_of(suite, 0, answer) == score
 
 
 @pytest.mark.parametrize(("answer", "score"), [("it was 12 May", 1.0), ("it was 112 May", 0.0), ("12 Mayor", 0.0)])
 def test_contains_looks_for_whole_words(tmp_path: Path, answer: str, score: float) -> None:
     suite = jsonl(tmp_path, match="contains")
-    assert suite.grade(suite.tasks("train")[0], answer).value == score
+    assert score_of(suite, 0, answer) == score
 
 
 def test_any_member_of_a_list_of_golds_will_do(tmp_path: Path) -> None:
     suite = jsonl(tmp_path)
-    assert [suite.grade(suite.tasks("train")[1], given).value for given in ("Right", "left.", "up")] == [1, 1, 0]
+    assert [score_of(suite, 1, given) for given in ("Right", "left.", "up")] == [1, 1, 0]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ retries again would multiply them.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
@@ -36,7 +37,12 @@ Complete = Callable[[Caller, Mapping[str, JSON]], Awaitable[str]]
 SOCKET_NAME = "g.sock"
 _SOCKET_PATH_BYTES = 100
 """Linux allows 108 bytes, macOS 104."""
-_MAX_REQUEST_BYTES = 1 << 26
+_MAX_REQUEST_BYTES = 1 << 24
+"""16 MB: images go with a request, but a body of nothing but brackets takes sixteen times its size when it is read."""
+BROKEN_REQUESTS = logging.getLogger("bco_graph.gateway.requests")
+"""What a caller breaks off or garbles is its own affair: said to who listens here, and never on the terminal."""
+BROKEN_REQUESTS.propagate = False
+BROKEN_REQUESTS.addHandler(logging.NullHandler())
 _STATUS: Mapping[type[BcoError], tuple[int, str]] = {
     AuthenticationFailed: (403, "upstream_authentication_failed"),
     ContextOverflow: (400, "context_length_exceeded"),

@@ -28,7 +28,7 @@ from bco_graph.gateway.cache import ResponseCache
 from bco_graph.gateway.calls import Calls
 from bco_graph.gateway.chat_models import ChatModelLane, in_code, secrets_of
 from bco_graph.gateway.deployments import Deployed, LaneName, resolve
-from bco_graph.gateway.http import SOCKET_NAME, Tokens, application, socket_folder
+from bco_graph.gateway.http import BROKEN_REQUESTS, SOCKET_NAME, Tokens, application, socket_folder
 from bco_graph.gateway.lanes import ForwardLane, Lane, Retries
 from bco_graph.gateway.notices import Notices, Tell
 from bco_graph.gateway.prices import price_of
@@ -175,7 +175,7 @@ class Gateway:
         stack.callback(scratch.remove)
         folder = scratch.path
         app = application(calls.complete, self._tokens, lambda caller: self._deployed(caller.role).name)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
+        runner = web.AppRunner(app, access_log=None, logger=BROKEN_REQUESTS, shutdown_timeout=0.5)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         await web.UnixSite(runner, str(folder / SOCKET_NAME), backlog=1024).start()

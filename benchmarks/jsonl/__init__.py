@@ -31,7 +31,7 @@ class JsonlSuite:
 
     `match` is `exact` (equal after normalisation), `contains` (the normalised gold is part of the answer, as whole
     words) or `judge` (the model of `roles.judge` compares the two; a reply without its verdict is no grade). Relative
-    paths start at `base`. Normalisation: Unicode NFKC, lower case, white space squeezed, a full stop at the end dropped:
+    paths start at `base`. Normalisation: Unicode NFKC, lower case, white space squeezed, a last full stop dropped:
     ` 12  May. ` equals the gold `12 may`. A gold that is a list takes any of its members.
 
     `entry` is the scaffold's entry point: `agent.py:solve`, or a mapping for a LangGraph app (see `entry.Entry`):

@@ -21,7 +21,7 @@ from bco_graph.evaluation.service import Evaluator, sum_up
 from bco_graph.evaluation.worker import Running
 from bco_graph.events import Events
 from bco_graph.evidence import write_json
-from bco_graph.protocols import Interface, Job, RunResult, Task
+from bco_graph.protocols import Interface, Job, RunResult, Score, Task
 from bco_graph.receipts import Receipts, dumps
 from bco_graph.signature import signature_hits
 from bco_graph.state import JSON, REAL_OUTCOMES
@@ -50,7 +50,7 @@ def handed_over(said: bytes, printed: bytes) -> str:
     task = Running(1, 99, {}, SETTINGS, Path("/nowhere"))
     task.take("result", said)
     task.take("stdout", printed)
-    result = {"job": 1, "seconds": 0.5, "events": task.events.values()}
+    result = {"job": 1, "seconds": 0.5, "events": task.events.values(), "raw": {}}
     result |= {name: kept.text() for name, kept in task.output.items()}
     return json.dumps(result | task.outcome(0.5, 5.0), allow_nan=False)
 
@@ -129,7 +129,9 @@ def test_any_answer_is_graded_by_the_suites_that_ship(answer: JSON) -> None:
         suite = jsonl(Path(name), as_text(TASK).encode())
         for graded in (suite, QuickstartSuite()):
             task = graded.tasks("train")[0]
-            assert graded.grade(task, answer).value in (0.0, 1.0)
+            score = graded.grade(task, answer)
+            assert isinstance(score, Score)
+            assert score.value in (0.0, 1.0)
 
 
 task_files = st.one_of(
