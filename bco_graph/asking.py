@@ -129,9 +129,17 @@ def read_reply(given: Any, form: type[R], redactor: Redactor) -> R:
         raise SubmissionRefused([f"the reply is no plain JSON: {error}"]) from error
 
 
+def asked_before_evaluation(ask: Ask) -> list[AskName]:
+    """The questions that an edit has to pass."""
+    cost: list[AskName] = ["afford"] if (ask.evaluation_usd, ask.evaluation_calls) != (None, None) else []
+    return ["approve", *cost] if ask.edit else cost
+
+
 def taken(run: RunContext, step: AskName, iteration: int, answer: Mapping[str, JSON]) -> None:
-    """Put the reply on record, and tell of it."""
+    """Put the reply on record, and tell of it where somebody gave one."""
     run.receipts.add_step(iteration, step, answer)
+    if answer["decision"] == "within":
+        return
     changes = (answer.get("change") or {}).get("changes", [])
     run.events.emit(
         "decided", iteration, step=step, decision=answer["decision"], reason=answer.get("reason", ""), by=answer["by"],

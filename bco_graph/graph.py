@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from langgraph.graph import START, StateGraph
 
+from bco_graph.asking import asked_before_evaluation
 from bco_graph.binding import Node, RunHandle, bind
 from bco_graph.config import RunConfig
 from bco_graph.errors import ConfigError
@@ -104,9 +105,8 @@ ASKS: Mapping[AskName, Node] = {"approve": approve, "afford": afford, "review": 
 
 def asked_by(config: RunConfig) -> dict[AskName, Node]:
     """The nodes that ask a person, as the config wants them."""
-    limits = config.ask.evaluation_usd, config.ask.evaluation_calls
-    wanted = {"approve": config.ask.edit, "afford": limits != (None, None), "review": config.ask.grade}
-    return {name: node for name, node in ASKS.items() if wanted[name]}
+    wanted = {*asked_before_evaluation(config.ask), *(["review"] if config.ask.grade else [])}
+    return {name: node for name, node in ASKS.items() if name in wanted}
 
 
 def enter(state: BCOState) -> Literal["propose", "evaluate", "__end__"]:

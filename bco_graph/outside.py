@@ -54,7 +54,7 @@ def take_over(run: RunContext, node: str, state: BCOState) -> None:
         return
     iteration = reference["iteration"]
     head, stands = WorldModel.from_json(reference["head"]), run.document.head(iteration)
-    if head == stands:
+    if head == stands or reference["head"] == _last_from_outside(run, iteration):
         return
     if has_gone_on(run, iteration):
         raise stale(run, node, iteration + 1)
@@ -65,6 +65,13 @@ def take_over(run: RunContext, node: str, state: BCOState) -> None:
     run.receipts.add_change(iteration, record)
     run.evidence.write_document(run.document.text(calibration=shows_calibration(run.config)))
     run.events.emit("beliefs", iteration, changes=record["changes"])
+
+
+def _last_from_outside(run: RunContext, iteration: int) -> JSON:
+    """The HEAD that was taken over last. A state keeps one until the next update, while people may have changed what
+    stands (`believing`): what they said is not undone by it."""
+    given = [record["head"] for _, at, record in run.receipts.changes() if at == iteration and "by" not in record]
+    return given[-1] if given else None
 
 
 def changes(iteration: int, before: WorldModel, after: WorldModel) -> list[dict[str, JSON]]:

@@ -11,6 +11,9 @@ from bco_graph.reserve import Cost, evaluation_cost
 from bco_graph.runtime import RunContext
 from bco_graph.state import JSON, BCOState, DecideUpdate, Proposal
 
+WITHIN: dict[str, JSON] = {"decision": "within", "reason": "", "by": "", "failure": None}
+"""On record where no limit is passed, and nobody was asked."""
+
 
 async def afford(state: BCOState, *, run: RunContext) -> DecideUpdate:
     proposal = state["proposal"]
@@ -22,10 +25,8 @@ async def afford(state: BCOState, *, run: RunContext) -> DecideUpdate:
     if answer is None:
         task_runs = len(run.tasks) * run.config.evaluation.repeats
         expected = evaluation_cost(run.receipts, run.ledger.totals().get("target", {}), task_runs)
-        if not passes(expected, run.config.ask):
-            return {"refused_reply": []}
         try:
-            answer = _ask(state, run, task_runs, expected)
+            answer = _ask(state, run, task_runs, expected) if passes(expected, run.config.ask) else WITHIN
         except SubmissionRefused as refused:
             return {"refused_reply": untaken(run, "afford", iteration, refused.reasons)}
         taken(run, "afford", iteration, answer)

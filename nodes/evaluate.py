@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import cast
 
+from bco_graph.asking import asked_before_evaluation
 from bco_graph.errors import ConfigError, RunError
 from bco_graph.evaluation.service import OUT_OF_BUDGET, no_outcome, sum_up
 from bco_graph.receipts import ResultRow
 from bco_graph.runtime import RunContext
-from bco_graph.state import BCOState, EvaluateUpdate, Failure, Outcome, StopReason
+from bco_graph.state import BCOState, EvaluateUpdate, Failure, Outcome, StopReason, candidate_id
 
 
 async def evaluate(state: BCOState, *, run: RunContext) -> EvaluateUpdate:
@@ -59,6 +60,7 @@ async def _candidate(state: BCOState, iteration: int, run: RunContext) -> Outcom
     if failure := _failure(state, iteration):
         return no_outcome(iteration, failure)
     parent, tree = state["proposal"]["parent"], state["proposal"]["tree"]
+    _require_replies(run, iteration)
     candidate = run.candidates.admit(iteration, tree, parent)
     outcome, rows = await _measure(run, iteration, candidate, parent, tree)
     if _cut_off(run, outcome, rows):
@@ -67,6 +69,18 @@ async def _candidate(state: BCOState, iteration: int, run: RunContext) -> Outcom
         reason = f"{candidate} answered without ever calling the target: it is no scaffold around the model"
         return no_outcome(iteration, Failure(step="evaluate", cause="checks", reasons=[reason]))
     return outcome
+
+
+def _require_replies(run: RunContext, iteration: int) -> None:
+    """An input where a reply was awaited enters the graph anew, past the question: it is no yes. An evaluation that has
+    begun was let go on before."""
+    name = candidate_id(iteration)
+    for question in asked_before_evaluation(run.config.ask):
+        if run.receipts.step(iteration, question) is None and not run.receipts.results("train", name):
+            raise RunError(
+                f"{name} waits for a person's reply to {question!r}, and an input is none: give the reply by "
+                "Command(resume=...) or `bco approve`; on a new thread, {} leads to the question"
+            )
 
 
 async def _measure(

@@ -12,12 +12,12 @@ from click.testing import CliRunner
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from bco_graph import RunHandle, create_bco, fork_run, read_world_model
+from bco_graph import RunHandle, change_world_model, create_bco, fork_run, read_world_model
 from bco_graph.asking import ApproveReply, read_reply
 from bco_graph.believing import believe
 from bco_graph.candidates import CandidateStore
 from bco_graph.cli import main
-from bco_graph.errors import ConfigError, RunLocked, RunUnreadable, SubmissionRefused
+from bco_graph.errors import ConfigError, RunError, RunLocked, RunUnreadable, SubmissionRefused
 from bco_graph.events import Tail, event_faults
 from bco_graph.export import export_recording
 from bco_graph.redaction import Redactor
@@ -577,3 +577,39 @@ def test_a_person_answers_from_the_command_line_beside_a_proposer_that_hands_off
     assert "approve: edit (Ada)" in bco("show", run, "iter_001")
     assert "pinned, vetoed" in bco("show", run, "E1")
     assert "ok  decisions of people" in bco("verify", run)
+
+
+# -- ways past a question ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ask", [{"edit": True}, {"evaluation_calls": 1}])
+async def test_an_input_where_a_reply_is_awaited_is_no_yes(room: Room, ask: dict[str, Any]) -> None:
+    asked = await Asked(room.run(iterations=1, ask=ask)).start()
+    paid = len(room.server.requests)
+    with pytest.raises(RunError, match="iter_001 waits for a person's reply"):
+        await asked.start()
+    assert len(room.server.requests) == paid
+    other = limits(asked.handle.config, "other")
+    waiting = await asked.graph.ainvoke({}, other)
+    assert waiting["__interrupt__"][0].value["step"] == asked.last["step"]
+    assert (await asked.graph.ainvoke(Command(resume=APPROVE), other))["best"]["id"] == "iter_001"
+
+
+async def test_what_a_program_put_into_the_state_before_does_not_undo_what_a_person_said_after(room: Room) -> None:
+    handle = room.run(iterations=1)
+    saver = InMemorySaver()
+    graph = create_bco(handle.config, handle=handle).compile(checkpointer=saver, interrupt_before=["propose", "grade"])
+    await graph.ainvoke({}, limits(handle.config))
+    head = read_world_model(handle.folder)
+    doubted = head.model_copy(update={"beliefs": (head.beliefs[0].model_copy(update={"confidence": 0.3}),)})
+    state = (await graph.aget_state(limits(handle.config))).values
+    await graph.aupdate_state(limits(handle.config), change_world_model(state, doubted), as_node="update")
+    await graph.ainvoke(None, limits(handle.config))
+    handle.close()
+    believe(handle.folder, [HumanChange.model_validate({"veto": "E1", "reason": "no"})])
+    again = room.run(iterations=1)
+    graph = create_bco(again.config, handle=again).compile(checkpointer=saver)
+    assert (await graph.ainvoke(None, limits(again.config)))["stop"] == "iterations"
+    (belief,) = read_world_model(again.folder).beliefs
+    assert (belief.vetoed, belief.confidence) == (True, 0.3)
+    assert wrong(again.folder) == []

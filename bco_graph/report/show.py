@@ -99,7 +99,7 @@ def _decisions(run: Reading, iteration: int) -> list[JSON]:
     return [
         {"step": step, "decision": answer["decision"], "reason": answer.get("reason", ""), "by": answer["by"],
          "changes": (answer.get("change") or {}).get("changes", [])}
-        for step, answer in answers.items() if answer
+        for step, answer in answers.items() if answer and answer["decision"] != "within"
     ]  # fmt: skip
 
 
