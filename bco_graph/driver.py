@@ -22,7 +22,7 @@ from langgraph.types import Command
 
 from bco_graph.binding import RunHandle, begin, end
 from bco_graph.config import RunConfig, check_config, with_overrides
-from bco_graph.errors import RunError, RunUnreadable
+from bco_graph.errors import ConfigError, RunError, RunUnreadable
 from bco_graph.events import Event
 from bco_graph.graph import create_bco, recursion_limit
 from bco_graph.places import LAST
@@ -73,6 +73,11 @@ async def _drive(graph: Any, thread: dict[str, Any], run: Any, answer: JSON, con
     config = run.config
     await _extend(graph, thread, config, await graph.aget_state(thread))
     snapshot = await graph.aget_state(thread)
+    if gone := set(snapshot.next) - set(graph.nodes):
+        raise ConfigError(
+            f"{run.folder.root} waits at {', '.join(sorted(gone))}, which the graph of this config does not have: leave "
+            "`ask` as it was until the question is answered (`bco step` shows it)"
+        )
     begin(run, _reached(snapshot))
     answer = run.gateway.redactor.plain(answer)
     given: Any = Command(resume=answer) if answer is not None else (None if snapshot.values or snapshot.next else {})

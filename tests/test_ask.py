@@ -17,6 +17,7 @@ from bco_graph.asking import ApproveReply, read_reply
 from bco_graph.believing import believe
 from bco_graph.candidates import CandidateStore
 from bco_graph.cli import main
+from bco_graph.driver import drive
 from bco_graph.errors import ConfigError, RunError, RunLocked, RunUnreadable, SubmissionRefused
 from bco_graph.events import Tail, event_faults
 from bco_graph.export import export_recording
@@ -593,6 +594,15 @@ async def test_an_input_where_a_reply_is_awaited_is_no_yes(room: Room, ask: dict
     waiting = await asked.graph.ainvoke({}, other)
     assert waiting["__interrupt__"][0].value["step"] == asked.last["step"]
     assert (await asked.graph.ainvoke(Command(resume=APPROVE), other))["best"]["id"] == "iter_001"
+
+
+async def test_a_question_does_not_go_away_with_the_setting_that_asked_it(room: Room) -> None:
+    config = toy_config(room.folder, room.server, iterations=1, ask={"edit": True})
+    assert (await drive(config, suite=room.suite, proposer=two_edits())).awaited is not None
+    silent = toy_config(room.folder, room.server, iterations=1)
+    with pytest.raises(ConfigError, match="waits at approve, which the graph of this config does not have"):
+        await drive(silent, suite=room.suite, proposer=two_edits())
+    assert (await drive(config, answer=APPROVE, suite=room.suite, proposer=two_edits())).stop == "iterations"
 
 
 async def test_what_a_program_put_into_the_state_before_does_not_undo_what_a_person_said_after(room: Room) -> None:
