@@ -73,10 +73,10 @@ async def _drive(graph: Any, thread: dict[str, Any], run: Any, answer: JSON, con
     config = run.config
     await _extend(graph, thread, config, await graph.aget_state(thread))
     snapshot = await graph.aget_state(thread)
-    if gone := set(snapshot.next) - set(graph.nodes):
+    if snapshot.values and not snapshot.next and snapshot.values.get("stop") is None:
         raise ConfigError(
-            f"{run.folder.root} waits at {', '.join(sorted(gone))}, which the graph of this config does not have: leave "
-            "`ask` as it was until the question is answered (`bco step` shows it)"
+            f"{run.folder.root} waits at a node that the graph of this config does not have: leave `ask` as it was "
+            "until its question is answered (`bco step` shows it)"
         )
     begin(run, _reached(snapshot))
     answer = run.gateway.redactor.plain(answer)

@@ -600,7 +600,7 @@ async def test_a_question_does_not_go_away_with_the_setting_that_asked_it(room: 
     config = toy_config(room.folder, room.server, iterations=1, ask={"edit": True})
     assert (await drive(config, suite=room.suite, proposer=two_edits())).awaited is not None
     silent = toy_config(room.folder, room.server, iterations=1)
-    with pytest.raises(ConfigError, match="waits at approve, which the graph of this config does not have"):
+    with pytest.raises(ConfigError, match="waits at a node that the graph of this config does not have"):
         await drive(silent, suite=room.suite, proposer=two_edits())
     assert (await drive(config, answer=APPROVE, suite=room.suite, proposer=two_edits())).stop == "iterations"
 
