@@ -476,11 +476,15 @@ async def test_a_kill_beside_the_answer_asks_nobody_twice(
     assert wrong(again.handle.folder) == []
 
 
-async def test_a_review_that_was_on_record_but_not_in_the_document_gets_there(room: Room) -> None:
+@pytest.mark.parametrize("written", ["before", "after"])
+async def test_a_review_gets_into_the_document_once_wherever_a_kill_strikes(room: Room, written: str) -> None:
     asked = await Asked(room.run(iterations=1, ask={"grade": True})).start()
     receipts = asked.handle.open().receipts
+    add_change = receipts.add_change
 
     def killing(iteration: int, record: Any) -> None:
+        if written == "after":
+            add_change(iteration, record)
         raise Killed
 
     receipts.add_change = killing  # type: ignore[method-assign]
