@@ -165,11 +165,11 @@ async def test_a_rejected_edit_is_never_evaluated_and_the_proposer_hears_why(roo
     edits = {1: prompt_edit(SHORT, "asked-alone"), 2: prompt_edit(BOTH, "asked-all")}
     asked = await Asked(room.run(ScriptedProposer(edits, {(2, "propose"): again}), ask={"edit": True})).start()
     paid = len(room.server.requests)
-    await asked.reply({"decision": "reject", "reason": "prompts stay in one language", "by": "Ada"})
+    await asked.reply({"decision": "reject", "reason": "prompts stay in one language", "by": "ops"})
     assert len(room.server.requests) == paid
     failure = {"step": "approve", "cause": "rejected", "reasons": ["prompts stay in one language"]}
     assert (asked.outcome(1)["candidate"], asked.outcome(1)["failure"]) == (None, failure)
-    assert asked.step(1, "approve")["by"] == "Ada"
+    assert asked.step(1, "approve")["by"] == "ops"
     assert (asked.last["iteration"], asked.last["step"]) == (2, "approve")
     heard = asked.handle.open().proposer.instructions[(2, "propose")]  # type: ignore[attr-defined]
     assert "Rejected by a person, with the reason:\n\n- iter_001, ask-for-the-word: prompts stay in one" in heard
@@ -195,7 +195,7 @@ async def test_an_edit_changed_by_hand_is_what_is_predicted_and_evaluated(room: 
     asked = await Asked(room.run(ask={"edit": True}, iterations=1)).start()
     scaffold = Path(asked.last["workspace"]) / "scaffold"
     (scaffold / "prompt.md").write_text(BOTH, "utf-8")
-    await asked.reply({"decision": "edit", "by": "Ada"})
+    await asked.reply({"decision": "edit", "by": "ops"})
     run = asked.handle.open()
     tree = asked.step(1, "approve")["tree"]
     assert run.candidates.tree("iter_001") == tree != asked.step(1, "propose")["result"]["tree"]
@@ -339,13 +339,13 @@ async def test_what_a_person_says_of_the_beliefs_holds_before_the_update(room: R
     assert "held" in question["grade"]
     assert [belief["id"] for belief in question["beliefs"]] == ["E1"]
     veto = {"veto": "E1", "reason": "the model was swapped"}
-    await asked.reply({"beliefs": [HUNCH, {"pin": "E2"}, veto], "by": "Ada"})
+    await asked.reply({"beliefs": [HUNCH, {"pin": "E2"}, veto], "by": "ops"})
     assert asked.state["stop"] == "iterations"
     first, added = asked.head().beliefs
     assert (first.vetoed, first.status) == (True, "refuted"), "the update of this very round may not move it any more"
     assert (added.id, added.origin, added.pinned, added.confidence) == ("E2", "human", True, 0.7)
     text = asked.document()
-    assert "### iter_000 changed by a person (Ada)\n- add E2 (hypothesis 0.7)\n" in text
+    assert "### iter_000 changed by a person (ops)\n- add E2 (hypothesis 0.7)\n" in text
     assert "- veto E1 (hypothesis 0.6 -> refuted 0.5): the model was swapped\n" in text
     assert text.index("changed by a person") < text.index("### iter_000 -> iter_001")
     assert "Beliefs that may change: none" in asked.handle.open().proposer.instructions[(1, "update")]  # type: ignore[attr-defined]
@@ -355,7 +355,7 @@ async def test_what_a_person_says_of_the_beliefs_holds_before_the_update(room: R
         ("add", "E2", ""), ("pin", "E2", ""), ("veto", "E1", "the model was swapped"),
     ]  # fmt: skip
     facts, _ = show(RunFolder(asked.handle.folder), "iter_001")
-    assert [(d["step"], d["decision"], d["by"]) for d in facts["decisions"]] == [("review", "reviewed", "Ada")]
+    assert [(d["step"], d["decision"], d["by"]) for d in facts["decisions"]] == [("review", "reviewed", "ops")]
     facts, _ = show(RunFolder(asked.handle.folder), "E1")
     assert facts["history"][-1]["reason"] == "the model was swapped"
 
@@ -408,12 +408,12 @@ async def test_people_change_beliefs_of_a_run_that_stands_still(room: Room) -> N
         believe(handle.folder, hunch)
     asked = await Asked(handle).start()
     handle.close()
-    made = believe(handle.folder, [HumanChange.model_validate({**HUNCH, "reason": "seen elsewhere"})], by="Ada")
+    made = believe(handle.folder, [HumanChange.model_validate({**HUNCH, "reason": "seen elsewhere"})], by="ops")
     assert made["changes"][0]["id"] == "E2"
     with pytest.raises(SubmissionRefused, match="'E2' is not pinned"):
         believe(handle.folder, [HumanChange.model_validate({"unpin": "E2"})])
     text = asked.document()
-    assert "### iter_001 changed by a person (Ada)\n- add E2 (hypothesis 0.7): seen elsewhere\n" in text
+    assert "### iter_001 changed by a person (ops)\n- add E2 (hypothesis 0.7): seen elsewhere\n" in text
     assert wrong(handle.folder) == []
 
     proposer = two_edits()
@@ -562,7 +562,7 @@ def test_a_person_answers_from_the_command_line_beside_a_proposer_that_hands_off
     refused = json.loads(bco("approve", run, "--edit", "--json", code=1))
     assert "scaffold/ is as it was proposed" in refused["awaited"]["refused"][0]
     (workspace / "scaffold/prompt.md").write_text(BOTH, "utf-8")
-    assert json.loads(bco("approve", run, "--edit", "--by", "Ada", "--json"))["awaited"]["step"] == "predict"
+    assert json.loads(bco("approve", run, "--edit", "--by", "ops", "--json"))["awaited"]["step"] == "predict"
     assert hand_in(PREDICT)["awaited"]["step"] == "afford"
     assert "takes 8 calls" in " ".join(bco("step", run).split())
     bco("approve", run, "--json")
@@ -570,7 +570,7 @@ def test_a_person_answers_from_the_command_line_beside_a_proposer_that_hands_off
     assert "iter_001 is held" in bco("step", run)
     assert "cannot be rejected" in bco("approve", run, "--reject", "no", code=2)
     assert hand_in({"beliefs": [{"pin": "E1"}]})["awaited"]["step"] == "update"
-    told = bco("believe", run, "veto", "E1", "--reason", "no more", "--by", "Bob")
+    told = bco("believe", run, "veto", "E1", "--reason", "no more", "--by", "lead")
     assert "veto E1: refuted, confidence 0.5" in told
     assert "--confidence: only for a belief that is added" in bco(
         "believe", run, "pin", "E1", "--confidence", "0.4", code=2
@@ -579,7 +579,7 @@ def test_a_person_answers_from_the_command_line_beside_a_proposer_that_hands_off
     added = bco("believe", run, "add", "Short is right.", "--confidence", "0.4", "--kind", "evaluation")
     assert "add V1: hypothesis, confidence 0.4" in added
     assert hand_in({"ops": []})["stop"] == "iterations"
-    assert "approve: edit (Ada)" in bco("show", run, "iter_001")
+    assert "approve: edit (ops)" in bco("show", run, "iter_001")
     assert "pinned, vetoed" in bco("show", run, "E1")
     assert "ok  decisions of people" in bco("verify", run)
 

@@ -102,9 +102,9 @@ def test_a_veto_refutes_and_keeps_its_reason_and_a_lift_opens_it_again() -> None
     vetoed = made.head.beliefs[0]
     assert (vetoed.status, vetoed.confidence, vetoed.vetoed) == ("refuted", 0.5, True)
     assert made.head.beliefs[1:] == HEAD.beliefs[1:]
-    text = human_record(2, made, [HumanChange.model_validate(VETO)], by="Ada").markdown
+    text = human_record(2, made, [HumanChange.model_validate(VETO)], by="ops").markdown
     assert text.startswith(
-        "### iter_002 changed by a person (Ada)\n- veto E1 (hypothesis 0.7 -> refuted 0.5): the tool"
+        "### iter_002 changed by a person (ops)\n- veto E1 (hypothesis 0.7 -> refuted 0.5): the tool"
     )
     assert f"  was: {render_belief(HEAD.beliefs[0])}" in text
     lifted = human({"lift": "E1"}, head=made.head).head.beliefs[0]
