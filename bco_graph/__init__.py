@@ -112,3 +112,7 @@ def __getattr__(name: str) -> Any:
     if name == "nodes":
         return importlib.import_module("bco_graph.nodes")
     raise AttributeError(f"module 'bco_graph' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__
