@@ -100,10 +100,12 @@ def test_a_parameter_that_the_endpoint_refuses_is_left_out_on_record_and_said_on
 CHOICES = [
     (command.name, option.opts[0], choice)
     for command in main.commands.values()
+    if command.name != "believe"
     for option in command.params
     if isinstance(option.type, Choice)
     for choice in option.type.choices
 ]
+"""`believe` needs a run that has beliefs: its choices are tried with the rest of what people may do to beliefs."""
 
 
 @pytest.mark.parametrize(("command", "option", "choice"), CHOICES)

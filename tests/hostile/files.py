@@ -70,7 +70,9 @@ def write_canaries(hands: Hands) -> None:
 def write_own_source(hands: Hands) -> None:
     worker = getattr(sys.modules["__main__"], "__file__", "") or ""
     library = os.path.dirname(os.__file__)
-    for path in (__file__, worker, f"{library}/json/__init__.py", *[f"{folder}/evil.pth" for folder in sys.path]):
+    # A checkout below /tmp is not there in a task's own /tmp: what is made in its place is seen by nobody else.
+    folders = [folder for folder in sys.path if not folder.startswith("/tmp/")]
+    for path in (__file__, worker, f"{library}/json/__init__.py", *[f"{folder}/evil.pth" for folder in folders]):
         try:
             os.chmod(os.path.dirname(path), 0o777)
         except OSError:
