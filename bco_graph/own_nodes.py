@@ -36,7 +36,7 @@ from bco_graph.state import (
 )
 from bco_graph.steps import StepRecord
 from bco_graph.suites import find
-from bco_graph.world_model import WorldModel
+from bco_graph.world_model import WorldModel, wrong_stakes
 
 GROUP = "bco_graph.nodes"
 """Group of entry points: functions that `nodes` in the config may name."""
@@ -147,7 +147,7 @@ def _settled(name: NodeName, update: dict[str, JSON]) -> dict[str, JSON]:
 def _keep_proposal(run: RunContext, state: BCOState, iteration: int, update: dict[str, JSON]) -> dict[str, JSON]:
     """A tree that was staged past the checks is checked now: it becomes no candidate unless it passes."""
     proposal = update["proposal"]
-    reasons = [] if proposal["failure"] else _faults(run, proposal)
+    reasons = [] if proposal["failure"] else _faults(run, state, proposal)
     if reasons:
         proposal = {**proposal, "failure": Failure(step="propose", cause="checks", reasons=reasons)}
     failure = proposal["failure"]
@@ -159,7 +159,11 @@ def _keep_proposal(run: RunContext, state: BCOState, iteration: int, update: dic
     return {**update, "proposal": proposal}
 
 
-def _faults(run: RunContext, proposal: dict[str, JSON]) -> list[str]:
+def _faults(run: RunContext, state: BCOState, proposal: dict[str, JSON]) -> list[str]:
+    if "world_model" in state:
+        head = run.document.head(state["world_model"]["iteration"])
+        if wrong := wrong_stakes(head.beliefs, proposal["beliefs"]):
+            return wrong
     known = run.candidates.ids()
     if proposal["parent"] not in known:
         return [f"parent {proposal['parent']!r} is no evaluated candidate; there are: {', '.join(known)}"]

@@ -15,7 +15,7 @@ from bco_graph.signature import signature_fault
 from bco_graph.state import JSON, BCOState, Failure, Proposal, ProposeUpdate, candidate_id
 from bco_graph.steps import perform
 from bco_graph.submissions import ProposeSubmission, ProposeWithBeliefs
-from bco_graph.world_model import Belief
+from bco_graph.world_model import Belief, wrong_stakes
 
 _SHOWN = ("parent", "name", "mode", "beliefs", "mechanism", "failure_mode")
 
@@ -55,7 +55,7 @@ def _accept(run: RunContext, iteration: int, beliefs: Sequence[Belief], submissi
     reasons = _wrong_parent(run, edit.parent)
     if isinstance(edit, ProposeWithBeliefs):
         reasons += _wrong_signature(run, edit)
-        reasons += _wrong_stakes(beliefs, edit.beliefs)
+        reasons += wrong_stakes(beliefs, edit.beliefs)
     tree = stage_scaffold(run, reasons)
     notes = {"notes": run.evidence.notes()} if run.config.method == "notes" else {}
     return {**_proposal(iteration, edit, tree), **notes}
@@ -69,16 +69,6 @@ def stage_scaffold(run: RunContext, reasons: Sequence[str] = ()) -> str:
     if twin := _twin(run, tree):
         raise SubmissionRefused([f"scaffold/ is the same as {twin}, which is evaluated already: nothing would be new"])
     return tree
-
-
-def _wrong_stakes(beliefs: Sequence[Belief], staked: Sequence[str]) -> list[str]:
-    known = {belief.id: belief for belief in beliefs}
-    unknown = [name for name in staked if name not in known]
-    reasons = [f"belief {name!r} is not in the world model{nearest(name, known)}" for name in unknown]
-    vetoed = [name for name in staked if name in known and known[name].vetoed]
-    return reasons + [
-        f"belief {name!r} was vetoed by a person: no edit may stake it; HISTORY says why" for name in vetoed
-    ]
 
 
 def _wrong_parent(run: RunContext, parent: str) -> list[str]:

@@ -172,6 +172,17 @@ async def test_an_own_propose_cannot_stage_past_the_checks(run: Any, room: Room)
     assert len(room.server.requests) == 8
 
 
+async def test_an_own_propose_stakes_no_belief_that_is_not_there(run: Any, room: Room) -> None:
+    async def guess(state: BCOState, *, run: Any) -> Any:
+        made = await shorter(state, run=run)
+        return {"proposal": {**made["proposal"], "beliefs": ["E9"]}}
+
+    handle = run(iterations=1)
+    state = await create_bco(handle.config, handle=handle, nodes={"propose": guess}).compile().ainvoke({})
+    assert "belief 'E9' is not in the world model" in state["outcome"]["failure"]["reasons"][0]
+    assert len(room.server.requests) == 8
+
+
 async def test_an_own_update_writes_the_document_by_the_head_that_it_returns(run: Any) -> None:
     async def forgetful(state: BCOState, *, run: Any) -> Any:
         if state["iteration"] == 0:

@@ -24,7 +24,7 @@ from bco_graph.world_model.budget import Compacted, compact, estimate_tokens
 from bco_graph.world_model.delta import Applied, apply, leaves_the_run, strains
 from bco_graph.world_model.ops import Add, Delta, Merge, Op, Remove, Revise, cited
 from bco_graph.world_model.parse import parse_document
-from bco_graph.world_model.people import HumanBelief, HumanChange, apply_human, human_record
+from bco_graph.world_model.people import HumanBelief, HumanChange, apply_human, human_record, wrong_stakes
 from bco_graph.world_model.text import render_belief, render_document, render_entry, render_head, render_record
 from bco_graph.world_model.values import (
     Belief,
@@ -70,6 +70,7 @@ __all__ = [
     "render_document",
     "render_head",
     "render_record",
+    "wrong_stakes",
 ]
 
 

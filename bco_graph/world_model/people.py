@@ -12,6 +12,7 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import Field, StringConstraints, model_validator
 
 from bco_graph.errors import SubmissionRefused
+from bco_graph.sections import nearest
 from bco_graph.state import JSON, candidate_id
 from bco_graph.submissions import Text
 from bco_graph.world_model.delta import (
@@ -166,3 +167,14 @@ def _line(made: dict[str, JSON], change: HumanChange, old: tuple[Belief, ...]) -
     states = " -> ".join(f"{at['status']} {at['confidence']:g}" for at in (made["before"], made["after"]) if at)
     why = f": {' '.join(change.reason.split())}" if change.reason else ""
     return f"- {change.act} {made['id']} ({states}){why}" + "".join(f"\n  was: {render_belief(was)}" for was in old)
+
+
+def wrong_stakes(beliefs: Sequence[Belief], staked: Sequence[str]) -> list[str]:
+    """Why an edit may not stake some beliefs: they are unknown, or a person has vetoed them."""
+    known = {belief.id: belief for belief in beliefs}
+    unknown = [name for name in staked if name not in known]
+    reasons = [f"belief {name!r} is not in the world model{nearest(name, known)}" for name in unknown]
+    vetoed = [name for name in staked if name in known and known[name].vetoed]
+    return reasons + [
+        f"belief {name!r} was vetoed by a person: no edit may stake it; HISTORY says why" for name in vetoed
+    ]
