@@ -37,7 +37,7 @@ test: env
 
 # What of the suite meets the libraries: graph and checkpoints, gateway, command line, server, sinks.
 LOWEST_TESTS ?= $(wildcard $(addprefix tests/test_,\
-  layout.py config.py graph*.py compose*.py checkpointers.py stream.py cli.py server.py gateway*.py sinks.py \
+  layout.py config.py graph*.py compose*.py checkpointers.py stream.py cli.py server.py gateway*.py \
   agent_loop.py proposers*.py langgraph_app.py examples.py cookbook.py terminal.py starting.py))
 
 test-lowest: $(LOWEST)/.installed
