@@ -103,6 +103,7 @@ def plain_belief(name: str = "E3", **changes: object) -> Belief:
 @slow
 @given(documents(), st.none() | texts.map(lambda text: text.replace("\ud800", "")))
 @example(Document(head=WorldModel(beliefs=(plain_belief(claim="\n", confidence=1e-6, mass=1e9),))), None)
+@example(Document(head=WorldModel(beliefs=(plain_belief(claim="\n\xa0"),))), None)
 @example(Document(head=WorldModel(beliefs=(plain_belief(claim="a \\\n\n| b\\", conditions=" \n "),))), "")
 def test_any_document_comes_back_from_its_markdown_and_its_markdown_from_it(
     document: Document, block: str | None

@@ -186,7 +186,7 @@ def _blocks(region: _Region) -> list[list[tuple[int, str]]]:
     """Lines that begin at the margin, each with the lines that go on with it; blank lines only part blocks."""
     blocks: list[list[tuple[int, str]]] = []
     for number, line in region.lines:
-        if not line.strip():
+        if not line.strip(" \t"):
             continue
         if line[0] not in " \t|":
             blocks.append([])
