@@ -1,4 +1,4 @@
-"""Generated examples are the same in every run of the suite; tests/fuzz has a longer profile that looks for new ones."""
+"""Generated examples are the same in every run of the suite; tests/fuzz has a longer profile that finds new ones."""
 
 from hypothesis import settings
 
