@@ -73,14 +73,14 @@ async def _drive(graph: Any, thread: dict[str, Any], run: Any, answer: JSON, con
     config = run.config
     await _extend(graph, thread, config, await graph.aget_state(thread))
     snapshot = await graph.aget_state(thread)
-    if snapshot.values and not snapshot.next and snapshot.values.get("stop") is None:
+    if snapshot.values and not snapshot.tasks and snapshot.values.get("stop") is None:
         raise ConfigError(
             f"{run.folder.root} waits at a node that the graph of this config does not have: leave `ask` as it was "
             "until its question is answered (`bco step` shows it)"
         )
     begin(run, _reached(snapshot))
     answer = run.gateway.redactor.plain(answer)
-    given: Any = Command(resume=answer) if answer is not None else (None if snapshot.values or snapshot.next else {})
+    given: Any = Command(resume=answer) if answer is not None else (None if snapshot.values or snapshot.tasks else {})
     drained = False
     try:
         await graph.ainvoke(given, thread, control=control)
@@ -91,7 +91,7 @@ async def _drive(graph: Any, thread: dict[str, Any], run: Any, answer: JSON, con
         raise
     snapshot = await graph.aget_state(thread)
     ended = Ended(
-        stop="drained" if drained else snapshot.values.get("stop") if not snapshot.next else None,
+        stop="drained" if drained else snapshot.values.get("stop") if not snapshot.tasks else None,
         awaited=_awaited(snapshot),
         state=dict(snapshot.values),
         candidates=run.records.summaries(),
@@ -102,16 +102,21 @@ async def _drive(graph: Any, thread: dict[str, Any], run: Any, answer: JSON, con
 
 
 def _reached(snapshot: Any) -> int:
-    """The iteration that is worked on next; that of the last one where the run has ended."""
+    """The iteration that is worked on next; that of the last one where the run has ended.
+
+    Places are read from `tasks`: `next` leaves out a node whose result was written before the checkpoint after it,
+    which is where a kill may find it.
+    """
     iteration = int(snapshot.values.get("iteration", -1))
-    still_open = (not snapshot.next and iteration >= 0) or {"grade", "review", "update"} & set(snapshot.next)
+    names = {task.name for task in snapshot.tasks}
+    still_open = (not names and iteration >= 0) or {"grade", "review", "update"} & names
     return iteration if still_open else iteration + 1
 
 
 async def _extend(graph: Any, thread: dict[str, Any], config: RunConfig, snapshot: Any) -> None:
     """A run that has ended goes on when what ended it no longer holds: more iterations, or another try."""
     stop = snapshot.values.get("stop")
-    if snapshot.next or stop is None:
+    if snapshot.tasks or stop is None:
         return
     if stop == "iterations" and snapshot.values["iteration"] >= config.iterations:
         return
