@@ -17,7 +17,7 @@ from bco_graph.errors import ConfigError, RunUnreadable
 from bco_graph.events import Events
 from bco_graph.receipts import Receipts
 from bco_graph.redaction import Redactor, credentials_of
-from bco_graph.run_folder import RunFolder, below, write_text
+from bco_graph.run_folder import DOCUMENTS, RunFolder, below, write_text
 from bco_graph.state import JSON
 from bco_graph.world_model import HumanChange, WorldModel, apply_human, compact, human_record
 
@@ -71,19 +71,19 @@ def believe(folder: Path, changes: Sequence[HumanChange], *, by: str = "") -> di
 def _believe(
     run: RunFolder, config: RunConfig, receipts: Receipts, changes: Sequence[HumanChange], by: str
 ) -> dict[str, JSON]:
-    known = [iteration for iteration, _, _ in receipts.steps("document")]
-    if not known:
-        raise RunUnreadable(f"{run.root} has no beliefs yet: the update after the baseline has not ended")
     document = RunDocument(receipts)
+    newest = document.newest()
+    if newest is None:
+        raise RunUnreadable(f"{run.root} has no beliefs yet: the update after the baseline has not ended")
     change = change_of(
-        document.head(known[-1]), changes, iteration=known[-1], by=by, token_budget=config.world_model.token_budget,
+        document.head(newest), changes, iteration=newest, by=by, token_budget=config.world_model.token_budget,
         evidence_exists=partial(_has, run.workspace),
     )  # fmt: skip
     if change is None:
         raise ConfigError("no change is given: nothing was written")
     change = dict(Redactor(credentials_of(os.environ)).plain(change))
-    receipts.add_change(known[-1], change)
-    write_text(run.workspace / "world_model_calibration.md", document.text(calibration=shows_calibration(config)))
+    receipts.add_change(newest, change)
+    write_text(run.workspace / str(DOCUMENTS["bco"]), document.text(calibration=shows_calibration(config)))
     Events(run.events).emit(
         "decided", receipts.last_iteration(), step="believe", decision="changed", reason="", by=by,
         changes=change["changes"],

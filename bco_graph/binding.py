@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
-import contextvars
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from langchain_core.runnables import RunnableLambda
 
+from bco_graph.apart import run_apart
 from bco_graph.config import RunConfig, nearest
 from bco_graph.errors import ConfigError
 from bco_graph.opening import open_run
@@ -116,10 +114,7 @@ def bind(node: Node, handle: RunHandle) -> Runnable[Any, Any]:
         return update
 
     def run_sync(state: Any) -> Any:
-        context = contextvars.copy_context()
-        # A thread of its own: the caller may be inside of a running loop, as notebooks are.
-        with ThreadPoolExecutor(1, thread_name_prefix=f"bco-{name}") as pool:
-            return pool.submit(context.run, asyncio.run, run_async(state)).result()
+        return run_apart(run_async(state), name=f"bco-{name}")
 
     return RunnableLambda(run_sync, afunc=run_async, name=name)
 

@@ -147,6 +147,11 @@ _HEADING = re.compile(r"#{2,3} ([A-Za-z0-9_.-]+) (?:->|→) ([A-Za-z0-9_.-]+) di
 _ITEM = re.compile(r"- ([^:(]+?)(?: \(([^)]*)\))?:(?: (.*))?")
 
 
+def distill_text(prediction: Prediction, grade: Grade, *, grading: Literal["computed", "paper"]) -> str:
+    """The block of a grade that stands in the state or the receipts, as text."""
+    return render_distill(distill_of(prediction, Computed.model_validate(grade["computed"]), grade, grading=grading))
+
+
 def render_distill(distill: Distill) -> str:
     """Markdown in the paper's shape. Lines of a value after its first are indented by two blanks."""
     stamp = f" ({distill.stamp})" if distill.stamp else ""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any, TypedDict
 
 from bco_graph.config import RunConfig
 from bco_graph.errors import BcoError
+from bco_graph.scratch import scratch
 
 FREE_DISK_BYTES = 1_000_000_000
 
@@ -28,8 +28,8 @@ async def examine(config: RunConfig) -> list[Check]:
 
 async def examine_roles(config: RunConfig) -> list[Check]:
     """One cheap call for each role that the run uses."""
-    with tempfile.TemporaryDirectory(prefix="bco-doctor-") as scratch:
-        return await _roles(config, Path(scratch))
+    with scratch("doctor") as folder:
+        return await _roles(config, folder)
 
 
 def _suite(config: RunConfig) -> Check:

@@ -10,7 +10,7 @@ from bco_graph.config import RunConfig
 from bco_graph.errors import RunUnreadable
 from bco_graph.prediction import Prediction
 from bco_graph.receipts import Receipts
-from bco_graph.state import JSON
+from bco_graph.state import JSON, WorldModelReference
 from bco_graph.world_model import Document, HistoryRecord, WorldModel, render_document, render_record
 
 
@@ -24,6 +24,11 @@ class RunDocument:
         self._head = WorldModel()
         self._history = ""
         self._calibration: list[CalibrationRecord] = []
+
+    def newest(self) -> int | None:
+        """The iteration of the last update that has ended, or None."""
+        self._take_in()
+        return self._updated if self._updated >= 0 else None
 
     def head(self, iteration: int) -> WorldModel:
         """The HEAD as the update of an iteration left it, or as it was changed from outside after that."""
@@ -58,6 +63,11 @@ class RunDocument:
             self._graded = iteration
             prediction = self._receipts.step(iteration, "predict") or {}
             self._calibration.append(_calibration_record(prediction["result"]["content"], grade["computed"]))
+
+
+def reference_to(iteration: int, head: WorldModel) -> WorldModelReference:
+    """What the state holds of the HEAD that stands after an iteration."""
+    return WorldModelReference(iteration=iteration, beliefs=len(head.beliefs), experiments=len(head.experiments))
 
 
 def document_of(receipts: Receipts) -> Document:

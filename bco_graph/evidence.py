@@ -71,9 +71,7 @@ class EvidenceSurface:
         write_text(self.root / "SKILL.md", text)
         if self.document and not (self.root / self.document).exists():
             write_text(self.root / self.document, "")
-            link = self.folder.root / self.document
-            if not link.is_symlink():
-                link.symlink_to(Path("workspace") / self.document)
+            self.folder.show(self.document)
 
     def write_document(self, text: str) -> None:
         if self.document:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from bco_graph.records import staged_tree
 from bco_graph.report.reading import Reading, reading
 from bco_graph.report.wording import BASELINE
 from bco_graph.run_folder import RunFolder
+from bco_graph.scratch import scratch
 from bco_graph.state import JSON, StepName
 
 STEPS: tuple[StepName, ...] = ("propose", "predict", "grade", "update")
@@ -66,10 +66,10 @@ def export_recording(folder: RunFolder, dest: Path) -> dict[str, JSON]:
     another run: a replay needs the model for them. `bytes` is the size of the whole. Raises ConfigError where `dest`
     is taken.
     """
-    with reading(folder) as run, tempfile.TemporaryDirectory(prefix="bco-recording-") as scratch:
+    with reading(folder) as run, scratch("recording") as apart:
         steps = list(_submissions(run))
         with _made(dest, folder, overwrite=False) as making:
-            write_recording(making, steps, _sources(run, Path(scratch)))
+            write_recording(making, steps, _sources(run, apart))
             making.mkdir(exist_ok=True)
             responses = write_responses(making / "cache.sqlite", run.receipts.responses(REPLAYED_ROLES))
             size = sum(path.stat().st_size for path in making.rglob("*") if path.is_file())

@@ -23,7 +23,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 
 from bco_graph.candidates import CandidateStore
 from bco_graph.config import RunConfig, check_config
-from bco_graph.document import RunDocument, document_text, shows_calibration
+from bco_graph.document import RunDocument, document_text, reference_to, shows_calibration
 from bco_graph.driver import THREAD, stored_config
 from bco_graph.errors import ConfigError, RunExists
 from bco_graph.events import Tail
@@ -35,7 +35,7 @@ from bco_graph.receipts import Receipts, dumps
 from bco_graph.records import Records, staged_tree
 from bco_graph.report.reading import is_running
 from bco_graph.run_folder import DOCUMENTS, RunFolder, require_whole, write_text
-from bco_graph.state import BCOState, Proposal, SealedPrediction, WorldModelReference, candidate_id
+from bco_graph.state import BCOState, Proposal, SealedPrediction, candidate_id
 
 
 @dataclass(frozen=True)
@@ -228,9 +228,7 @@ def _of_the_round(receipts: Receipts, config: RunConfig, iteration: int) -> Iter
     if graded := receipts.step(iteration, "graded"):
         yield "grade", graded
     if config.method == "bco":
-        head = RunDocument(receipts).head(iteration)
-        beliefs, experiments = len(head.beliefs), len(head.experiments)
-        yield "world_model", WorldModelReference(iteration=iteration, beliefs=beliefs, experiments=experiments)
+        yield "world_model", reference_to(iteration, RunDocument(receipts).head(iteration))
 
 
 def _write_events(source: RunFolder, target: RunFolder, iteration: int) -> None:

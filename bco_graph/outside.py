@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bco_graph.document import RunDocument, shows_calibration
+from bco_graph.document import RunDocument, reference_to
 from bco_graph.errors import DocumentError, RunUnreadable
 from bco_graph.places import has_gone_on, stale
 from bco_graph.receipts import Receipts
@@ -27,10 +27,11 @@ def read_world_model(folder: Path | str, iteration: int | None = None) -> WorldM
     run.require_receipts()
     receipts = Receipts(run.receipts)
     try:
-        known = [at for at, _, _ in receipts.steps("document")]
-        if not known:
+        document = RunDocument(receipts)
+        newest = document.newest()
+        if newest is None:
             raise RunUnreadable(f"{run.root} has no world model: no update has ended there, or its method is not 'bco'")
-        return RunDocument(receipts).head(known[-1] if iteration is None else iteration)
+        return document.head(newest if iteration is None else iteration)
     finally:
         receipts.close()
 
@@ -38,12 +39,7 @@ def read_world_model(folder: Path | str, iteration: int | None = None) -> WorldM
 def change_world_model(state: Mapping[str, Any], head: WorldModel) -> dict[str, WorldModelReference]:
     """The update of the state that puts another HEAD in the place of the one it names; for `update_state`, or input."""
     reference = state["world_model"]
-    return {
-        "world_model": WorldModelReference(
-            iteration=reference["iteration"], beliefs=len(head.beliefs), experiments=len(head.experiments),
-            head=head.to_json(),
-        )
-    }  # fmt: skip
+    return {"world_model": {**reference_to(reference["iteration"], head), "head": head.to_json()}}
 
 
 def take_over(run: RunContext, node: str, state: BCOState) -> None:
@@ -63,7 +59,7 @@ def take_over(run: RunContext, node: str, state: BCOState) -> None:
     history = f"### {candidate_id(iteration)} changed from outside\n{difference(stands, head)}\n"
     record = {"head": head.to_json(), "changes": changes(iteration, stands, head), "history": history}
     run.receipts.add_change(iteration, record)
-    run.evidence.write_document(run.document.text(calibration=shows_calibration(run.config)))
+    run.write_document()
     run.events.emit("beliefs", iteration, changes=record["changes"])
 
 

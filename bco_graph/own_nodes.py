@@ -10,12 +10,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, NotRequired, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, NotRequired, cast, get_args, get_origin, get_type_hints, is_typeddict
 
-from bco_graph.calibration import Computed
 from bco_graph.config import RunConfig, nearest
-from bco_graph.distill import distill_of, render_distill
-from bco_graph.document import shows_calibration
+from bco_graph.distill import distill_text
 from bco_graph.errors import ConfigError
 from bco_graph.outside import changes, difference
 from bco_graph.places import DONE, iteration_of
@@ -27,6 +25,7 @@ from bco_graph.state import (
     BCOState,
     EvaluateUpdate,
     Failure,
+    Grade,
     GradeUpdate,
     NodeName,
     PredictUpdate,
@@ -194,11 +193,8 @@ def _keep_outcome(run: RunContext, state: BCOState, iteration: int, update: dict
 def _keep_grade(run: RunContext, state: BCOState, iteration: int, update: dict[str, JSON]) -> dict[str, JSON]:
     grade = update["grade"]
     run.receipts.add_step(iteration, "graded", grade)
-    prediction, computed = (
-        Prediction.from_json(state["prediction"]["content"]),
-        Computed.model_validate(grade["computed"]),
-    )
-    text = render_distill(distill_of(prediction, computed, grade, grading=run.config.grading))
+    prediction = Prediction.from_json(state["prediction"]["content"])
+    text = distill_text(prediction, cast(Grade, grade), grading=run.config.grading)
     run.evidence.write_text(iteration, "grade.md", text)
     return update
 
@@ -214,7 +210,7 @@ def _keep_document(run: RunContext, state: BCOState, iteration: int, update: dic
     )
     record = {"head": head.to_json(), "changes": changes(iteration, before, head), "history": history}
     run.receipts.add_step(iteration, "document", record)
-    run.evidence.write_document(run.document.text(calibration=shows_calibration(run.config)))
+    run.write_document()
     run.events.emit("beliefs", iteration, changes=record["changes"])
     return _settled("update", update)
 

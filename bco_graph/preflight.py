@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import get_args
 
+from bco_graph.apart import run_apart
 from bco_graph.config import RunConfig
 from bco_graph.errors import ConfigError
 from bco_graph.events import Events
@@ -51,9 +50,7 @@ def require_room(run: RunContext) -> None:
 
 def check_roles(run: RunContext) -> None:
     for role in _roles_in_use(run.config, run.suite):
-        # A thread of its own: the caller may be inside of a running loop.
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(asyncio.run, run.gateway.check(role)).result()
+        run_apart(run.gateway.check(role))
 
 
 def _roles_in_use(config: RunConfig, suite: Suite) -> list[Role]:

@@ -89,9 +89,19 @@ class RunFolder:
         if overwrite:
             _empty(self.root)
         (self.workspace / "iterations").mkdir(parents=True, exist_ok=True)
-        link = self.root / "iterations"
-        if not link.is_symlink():
-            link.symlink_to(Path("workspace") / "iterations")
+        self.show("iterations")
+
+    def show(self, name: str) -> None:
+        """Link what lies in the workspace at the top too. Raises RunUnreadable where something else has the name."""
+        link = self.root / name
+        if link.is_symlink():
+            return
+        if link.exists():
+            raise RunUnreadable(
+                f"{link} is no link to workspace/{name}, as in a copy that followed links: remove it, then go on "
+                "(`cp -a` copies a run as it is)"
+            )
+        link.symlink_to(Path("workspace") / name)
 
     def write(self, manifest: dict[str, Any]) -> None:
         """Write run.json; the folder holds a run from then on."""

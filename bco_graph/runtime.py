@@ -10,7 +10,7 @@ from pathlib import Path
 from bco_graph.baseline import copy_baseline
 from bco_graph.candidates import CandidateStore
 from bco_graph.config import RunConfig
-from bco_graph.document import RunDocument
+from bco_graph.document import RunDocument, shows_calibration
 from bco_graph.errors import Tampered
 from bco_graph.evaluation import LeakPatterns, LocalExecutor, check_candidate
 from bco_graph.evaluation.service import Evaluator, Trace
@@ -108,9 +108,14 @@ class RunContext:
             self.receipts.drop_results(split, candidate)
             raise
 
+    def write_document(self) -> None:
+        """Draw the world model document anew, as the receipts have it now."""
+        self.evidence.write_document(self.document.text(calibration=shows_calibration(self.config)))
+
     def keep_for_heldout(self, best: str | None) -> None:
         """Hold back from the budgets what the held-out evaluation of baseline and best will take."""
-        if self.config.budget.reserve_heldout:
+        budget = self.config.budget
+        if budget.reserve_heldout and (budget.calls, budget.tokens, budget.usd) != (None, None, None):
             runs = len(self.heldout_tasks()) * self.config.evaluation.repeats
             self.ledger.keep(heldout_reserve(self.receipts, self.ledger.totals().get("target", {}), best, runs))
 

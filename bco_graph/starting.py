@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, cast
 
+from bco_graph.apart import run_apart
 from bco_graph.config import nearest
 from bco_graph.errors import ConfigError
 from bco_graph.run_folder import write_text
@@ -190,10 +189,7 @@ def _describe_graph(scaffold: Path, entry: str) -> dict[str, Any]:
     async def keep(result: RunResult) -> None:
         results.append(result)
 
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(
-            asyncio.run, executor.run(scaffold, interface, [Job(Task("init", "init", {}), 0, "")], keep)
-        ).result()
+    run_apart(executor.run(scaffold, interface, [Job(Task("init", "init", {}), 0, "")], keep))
     if results[0].status != "answered":
         raise ConfigError(f"the graph of {entry} cannot be described: {results[0].error}")
     return cast(dict[str, Any], results[0].answer)

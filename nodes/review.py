@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from bco_graph.asking import ReviewQuestion, ReviewReply, ask, taken, untaken
 from bco_graph.believing import change_of, record_once
-from bco_graph.calibration import Computed
-from bco_graph.distill import distill_of, render_distill
-from bco_graph.document import shows_calibration
+from bco_graph.distill import distill_text
+from bco_graph.document import reference_to
 from bco_graph.errors import SubmissionRefused
 from bco_graph.prediction import Prediction
 from bco_graph.runtime import RunContext
-from bco_graph.state import JSON, BCOState, ReviewUpdate, WorldModelReference
+from bco_graph.state import JSON, BCOState, ReviewUpdate
 
 
 async def review(state: BCOState, *, run: RunContext) -> ReviewUpdate:
@@ -25,10 +24,8 @@ async def review(state: BCOState, *, run: RunContext) -> ReviewUpdate:
     if answer["change"] is None:
         return {"refused_reply": []}
     record_once(run.receipts, stands, answer["change"])
-    run.evidence.write_document(run.document.text(calibration=shows_calibration(run.config)))
-    head = run.document.head(stands)
-    reference = WorldModelReference(iteration=stands, beliefs=len(head.beliefs), experiments=len(head.experiments))
-    return {"world_model": reference, "refused_reply": []}
+    run.write_document()
+    return {"world_model": reference_to(stands, run.document.head(stands)), "refused_reply": []}
 
 
 def _ask(state: BCOState, run: RunContext) -> dict[str, JSON]:
@@ -36,8 +33,7 @@ def _ask(state: BCOState, run: RunContext) -> dict[str, JSON]:
     grade, stands = state["grade"], state["world_model"]["iteration"]
     head = run.document.head(stands)
     prediction = Prediction.from_json(state["prediction"]["content"])
-    computed = Computed.model_validate(grade["computed"])
-    shown = render_distill(distill_of(prediction, computed, grade, grading=run.config.grading))
+    shown = distill_text(prediction, grade, grading=run.config.grading)
     reply = ask(
         run, state, ReviewQuestion, ReviewReply,
         iteration=grade["iteration"], candidate=grade["candidate"], verdict=grade["verdict"], grade=shown,

@@ -12,12 +12,12 @@ from typing import cast
 
 from pydantic import BaseModel
 
-from bco_graph.calibration import Computed, touched_beliefs
-from bco_graph.distill import distill_of, render_distill
-from bco_graph.document import shows_calibration
+from bco_graph.calibration import touched_beliefs
+from bco_graph.distill import distill_text
+from bco_graph.document import reference_to
 from bco_graph.prediction import Prediction
 from bco_graph.runtime import RunContext
-from bco_graph.state import JSON, BCOState, UpdateUpdate, WorldModelReference, candidate_id
+from bco_graph.state import JSON, BCOState, UpdateUpdate, candidate_id
 from bco_graph.steps import StepRecord, perform
 from bco_graph.world_model import Delta, Experiment, WorldModel, apply, compact, history_record, record_experiment
 
@@ -32,13 +32,8 @@ async def update(state: BCOState, *, run: RunContext) -> UpdateUpdate:
         done = await _document(state, run, iteration, head)
         run.receipts.add_step(iteration, "document", done)
         run.events.emit("beliefs", iteration, changes=done["changes"])
-    run.evidence.write_document(run.document.text(calibration=shows_calibration(run.config)))
-    head = run.document.head(iteration)
-    return {
-        "world_model": WorldModelReference(
-            iteration=iteration, beliefs=len(head.beliefs), experiments=len(head.experiments)
-        )
-    }
+    run.write_document()
+    return {"world_model": reference_to(iteration, run.document.head(iteration))}
 
 
 async def _document(state: BCOState, run: RunContext, iteration: int, head: WorldModel) -> dict[str, JSON]:
@@ -68,11 +63,10 @@ class _Graded:
     @classmethod
     def of(cls, state: BCOState, run: RunContext, head: WorldModel) -> _Graded:
         prediction = Prediction.from_json(state["prediction"]["content"])
-        computed = Computed.model_validate(state["grade"]["computed"])
-        distill = distill_of(prediction, computed, state["grade"], grading=run.config.grading)
         vetoed = {belief.id for belief in head.beliefs if belief.vetoed}
         touched = frozenset(touched_beliefs(prediction, state["grade"]["verdict"])) - vetoed
-        return cls(render_distill(distill), touched, _experiment(state))
+        distill = distill_text(prediction, state["grade"], grading=run.config.grading)
+        return cls(distill, touched, _experiment(state))
 
 
 def _experiment(state: BCOState) -> Experiment | None:

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "bco_graph"
 
 LAYERS = [
-    {"errors", "sections", "state", "probability", "signature", "scratch", "strict_json"},
+    {"apart", "errors", "sections", "state", "probability", "signature", "scratch", "strict_json"},
     {
         "prose",
         "submissions",

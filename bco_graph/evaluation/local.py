@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bco_graph.apart import run_apart
 from bco_graph.config import Evaluation
 from bco_graph.errors import CandidateRefused
 from bco_graph.evaluation.process import NotStarted, WorkerDied, WorkerProcess
@@ -92,9 +92,7 @@ class LocalExecutor:
                     await workers.wait()
             return []
 
-        # The caller's thread may run an event loop already.
-        with ThreadPoolExecutor(1) as pool:
-            return pool.submit(asyncio.run, attempt()).result()
+        return run_apart(attempt())
 
     @contextlib.contextmanager
     def _workers(self, source: Path, interface: Interface) -> Iterator[_Workers]:

@@ -7,7 +7,6 @@ grades, the document and its history, the best candidate, held-out looks.
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,7 @@ from bco_graph.records import staged_tree
 from bco_graph.report.reading import Reading, reading
 from bco_graph.run_folder import RunFolder
 from bco_graph.scaffold_tree import tree_digest
+from bco_graph.scratch import scratch
 from bco_graph.signature import signature_hits
 from bco_graph.state import candidate_id
 from bco_graph.world_model import lint
@@ -59,9 +59,9 @@ def _sources(run: Reading) -> Iterator[str | None]:
         if record["iteration"] > 0 and staged_tree(run.receipts, record["iteration"]) != tree:
             yield f"{name}: the commit holds another tree than was proposed, or put in its place by a person"
             continue
-        with tempfile.TemporaryDirectory(prefix="bco-verify-") as scratch:
-            store.checkout(tree, Path(scratch) / "tree")
-            same = tree_digest(Path(scratch) / "tree") == tree_digest(_iteration(run, record["iteration"]) / "source")
+        with scratch("verify") as apart:
+            store.checkout(tree, apart / "tree")
+            same = tree_digest(apart / "tree") == tree_digest(_iteration(run, record["iteration"]) / "source")
         yield None if same else f"{name}: source/ differs from the commit"
 
 
