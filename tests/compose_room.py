@@ -15,16 +15,13 @@ from bco_graph.report.verify import verify
 from bco_graph.run_folder import RunFolder
 from bco_graph.testing import ScriptedModelServer
 from tests.toy import (
-    BOTH,
     DEFAULTS,
-    PREDICT,
-    PROPOSE,
     SHORT,
-    ScriptedProposer,
     ToySuite,
     answer,
     prompt_edit,
     toy_config,
+    two_edits,
 )
 
 
@@ -53,16 +50,6 @@ class Room:
     def handle(self, config: RunConfig, proposer: Any = None) -> RunHandle:
         self._handles.append(RunHandle(config, suite=self.suite, proposer=proposer or two_edits()))
         return self._handles[-1]
-
-
-def two_edits() -> ScriptedProposer:
-    """The first edit solves the short words, the second the long ones too."""
-    second = {**PROPOSE, "parent": "iter_001", "name": "all-letters", "live_signature": "asked-all"}
-    subset = {"types": ["long"], "expected": 1.0, "low": 0.5, "high": 1.0}
-    return ScriptedProposer(
-        {1: prompt_edit(SHORT, "asked-alone"), 2: prompt_edit(BOTH, "asked-all")},
-        {(2, "propose"): second, (2, "predict"): {**PREDICT, "subset": subset, "upside_types": ["long"]}},
-    )
 
 
 def limits(config: RunConfig, thread: str = "1") -> Any:

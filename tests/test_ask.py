@@ -25,9 +25,9 @@ from bco_graph.redaction import Redactor
 from bco_graph.report.show import show
 from bco_graph.run_folder import RunFolder
 from bco_graph.world_model import HumanChange
-from tests.compose_room import Room, app, limits, two_edits, wrong
+from tests.compose_room import Room, app, limits, wrong
 from tests.test_cli import first_beliefs, write_config
-from tests.toy import BOTH, GRADE, PREDICT, PROPOSE, SHORT, ScriptedProposer, prompt_edit, toy_config
+from tests.toy import BOTH, GRADE, PREDICT, PROPOSE, SHORT, ScriptedProposer, prompt_edit, toy_config, two_edits
 
 APPROVE = {"decision": "approve"}
 NOTHING: dict[str, Any] = {"beliefs": []}

@@ -14,8 +14,8 @@ from bco_graph.asking import AffordReply, ApproveReply, ReviewReply, read_reply
 from bco_graph.config import Ask
 from bco_graph.redaction import Redactor
 from bco_graph.world_model import parse_document
-from tests.compose_room import Room, two_edits, wrong
-from tests.toy import toy_config
+from tests.compose_room import Room, wrong
+from tests.toy import toy_config, two_edits
 
 PAGE = (Path(__file__).parents[1] / "docs" / "ASK.md").read_text(encoding="utf-8")
 

@@ -23,8 +23,8 @@ from langgraph.types import Command
 
 from bco_graph import RunHandle
 from tests import postgres
-from tests.compose_room import Room, app, handed_in, limits, two_edits, wrong
-from tests.toy import ToySuite, toy_config
+from tests.compose_room import Room, app, handed_in, limits, wrong
+from tests.toy import ToySuite, toy_config, two_edits
 
 KINDS = ["memory", "sqlite", "sqlite-async", "postgres", "postgres-async"]
 

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,6 @@ from tests.toy import GRADE, PREDICT, PROPOSE, SHORT, answer, prompt_edit
 
 BCO = [str(Path(sys.executable).parent / "bco")]
 TOY = Path(__file__).with_name("toy.py")
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedModelServer]:
-    with ScriptedModelServer({"toy-model": answer}) as started:
-        yield started
 
 
 def write_config(folder: Path, server: ScriptedModelServer, **changes: Any) -> Path:

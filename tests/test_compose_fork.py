@@ -24,10 +24,10 @@ from bco_graph.receipts import Receipts
 from bco_graph.state import BCOState
 from bco_graph.testing import ScriptedModelServer
 from bco_graph.world_model import WorldModel, parse_document
-from tests.compose_room import Room, handed_in, limits, two_edits, wrong
+from tests.compose_room import Room, handed_in, limits, wrong
 from tests.test_agent_loop import by_tools
 from tests.test_stream import agent_config
-from tests.toy import BOTH, PROPOSE, ScriptedProposer, ToySuite, answer, prompt_edit, toy_config
+from tests.toy import BOTH, PROPOSE, ScriptedProposer, ToySuite, answer, prompt_edit, toy_config, two_edits
 
 BCO = str(Path(sys.executable).parent / "bco")
 
@@ -303,7 +303,7 @@ def test_a_fork_of_a_run_that_was_killed_leaves_its_log_of_writes_alone(tmp_path
         "import asyncio, os, signal, sys\n"
         "from pathlib import Path\n"
         "from bco_graph.driver import drive\n"
-        "from tests.compose_room import Room, two_edits\n"
+        "from tests.compose_room import Room\nfrom tests.toy import two_edits\n"
         "from tests.toy import toy_config\n"
         "proposer = two_edits()\n"
         "proposer.submissions[(2, 'predict')] = lambda step: os.kill(os.getpid(), signal.SIGKILL)\n"

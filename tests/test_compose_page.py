@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from bco_graph.config import RunConfig
-from tests.compose_room import Room, two_edits, wrong
-from tests.toy import toy_config
+from tests.compose_room import Room, wrong
+from tests.toy import toy_config, two_edits
 
 PAGE = (Path(__file__).parents[1] / "docs" / "COMPOSE.md").read_text(encoding="utf-8")
 

@@ -29,21 +29,9 @@ from bco_graph.state import JSON, Method
 from bco_graph.studies.heldout import heldout
 from bco_graph.testing import ScriptedModelServer
 from bco_graph.world_model import parse_document
-from tests.test_graph import two_edits
-from tests.toy import SHORT, ScriptedProposer, ToySuite, answer, prompt_edit, toy_config
+from tests.toy import SHORT, ScriptedProposer, ToySuite, prompt_edit, toy_config, two_edits
 
 PAGE = Path(__file__).parents[1] / "docs" / "EVENTS.md"
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedModelServer]:
-    with ScriptedModelServer({"toy-model": answer}) as started:
-        yield started
-
-
-@pytest.fixture
-def suite(tmp_path: Path) -> ToySuite:
-    return ToySuite(tmp_path / "initial")
 
 
 def logged(folder: Path) -> list[Event]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Iterator
+import shutil
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -23,35 +25,9 @@ from bco_graph.run_folder import RunFolder
 from bco_graph.state import BCOState
 from bco_graph.testing import Reply, ScriptedModelServer
 from bco_graph.world_model import parse_document
-from tests.toy import BOTH, NAIVE, SHORT, Edit, ScriptedProposer, ToySuite, answer, prompt_edit, toy_config
+from tests.toy import BOTH, NAIVE, SHORT, Edit, ScriptedProposer, ToySuite, answer, prompt_edit, toy_config, two_edits
 
 MARK = "asked-alone"
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedModelServer]:
-    with ScriptedModelServer({"toy-model": answer}) as started:
-        yield started
-
-
-@pytest.fixture
-def suite(tmp_path: Path) -> ToySuite:
-    return ToySuite(tmp_path / "initial")
-
-
-def two_edits() -> ScriptedProposer:
-    """The first edit solves the short words, the second the long ones too."""
-    second = {"parent": "iter_001", "name": "all-letters", "live_signature": "asked-all"}
-    subset = {"types": ["long"], "expected": 1.0, "low": 0.5, "high": 1.0}
-    from tests.toy import PREDICT, PROPOSE
-
-    return ScriptedProposer(
-        {1: prompt_edit(SHORT, MARK), 2: prompt_edit(BOTH, "asked-all")},
-        {
-            (2, "propose"): {**PROPOSE, **second},
-            (2, "predict"): {**PREDICT, "subset": subset, "upside_types": ["long"]},
-        },
-    )
 
 
 async def play(config: RunConfig, suite: ToySuite, proposer: Any, **options: Any) -> tuple[Ended, list[Any]]:
@@ -456,3 +432,27 @@ async def test_a_broken_initial_scaffold_is_refused_before_anything_is_paid(
     with pytest.raises(ConfigError, match=r"initial scaffold .*\n.*no_such_module"):
         await play(toy_config(tmp_path, server), suite, two_edits())
     assert server.requests == []
+
+
+async def test_a_run_whose_newest_checkpoints_were_not_written_goes_on_from_the_results_that_were(
+    tmp_path: Path, server: ScriptedModelServer, suite: ToySuite
+) -> None:
+    """A kill between the writes of a node and the checkpoint after it, for each node of the last round."""
+    config = toy_config(tmp_path, server)
+    proposer = two_edits()
+    ended, _ = await play(config, suite, proposer)
+    kept = shutil.copytree(config.run_dir, tmp_path / "kept", symlinks=True)
+    with contextlib.closing(sqlite3.connect(kept / "checkpoints.sqlite")) as db:
+        names = [name for (name,) in db.execute("SELECT checkpoint_id FROM checkpoints ORDER BY checkpoint_id")]
+    paid, performed = len(server.requests), len(proposer.performed)
+    for last in names[-6:-1]:  # at the nodes propose, predict, evaluate, grade, update
+        shutil.rmtree(config.run_dir)
+        shutil.copytree(kept, config.run_dir, symlinks=True)
+        (config.run_dir / "LOCK").write_text("process 1 on another machine\n", encoding="utf-8")
+        with contextlib.closing(sqlite3.connect(config.run_dir / "checkpoints.sqlite")) as db, db:
+            for table in ("checkpoints", "writes"):
+                db.execute(f"DELETE FROM {table} WHERE checkpoint_id > ?", (last,))
+        again, _ = await play(config, suite, proposer)
+        assert (again.stop, again.state, again.candidates) == (ended.stop, ended.state, ended.candidates)
+        assert (len(server.requests), len(proposer.performed)) == (paid, performed)
+        assert [finding for finding in verify(RunFolder(config.run_dir)) if finding["wrong"]] == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,13 +10,7 @@ from bco_graph.console import measure_heldout
 from bco_graph.driver import drive
 from bco_graph.errors import ConfigError
 from bco_graph.testing import ScriptedModelServer
-from tests.toy import BOTH, SHORT, ScriptedProposer, ToySuite, answer, prompt_edit, toy_config
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedModelServer]:
-    with ScriptedModelServer({"toy-model": answer}) as started:
-        yield started
+from tests.toy import BOTH, SHORT, ScriptedProposer, ToySuite, prompt_edit, toy_config
 
 
 async def test_the_heldout_evaluation_fits_into_the_budget_that_ended_the_search(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -44,6 +45,15 @@ def test_the_iterations_are_seen_at_the_top_too(tmp_path: Path) -> None:
     folder = made(tmp_path / "r")
     folder.iteration(7)
     assert (folder.root / "iterations" / "iter_007").is_dir()
+
+
+def test_a_copy_of_a_run_that_followed_links_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    made(tmp_path / "r").iteration(7)
+    copied = RunFolder(shutil.copytree(tmp_path / "r", tmp_path / "copied"))
+    before = snapshot(copied.root)
+    with pytest.raises(RunUnreadable, match=r"iterations is no link to workspace/iterations.*remove it"):
+        copied.claim(fresh=False, overwrite=False)
+    assert snapshot(copied.root) == before
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"schema_version": "1"}', '{"schema_version": true}', "\xff"])

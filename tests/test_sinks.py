@@ -28,21 +28,9 @@ from bco_graph.sinks.figures import figures
 from bco_graph.sinks.otel import ToOtel
 from bco_graph.testing import ScriptedModelServer
 from tests.test_events import event, logged, seen
-from tests.test_graph import two_edits
-from tests.toy import ScriptedProposer, ToySuite, answer, prompt_edit, toy_config
+from tests.toy import ScriptedProposer, ToySuite, prompt_edit, toy_config, two_edits
 
 MEANS = [0.0, 0.5, 1.0]
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedModelServer]:
-    with ScriptedModelServer({"toy-model": answer}) as started:
-        yield started
-
-
-@pytest.fixture
-def suite(tmp_path: Path) -> ToySuite:
-    return ToySuite(tmp_path / "initial")
 
 
 def warnings_of(config: RunConfig) -> list[str]:

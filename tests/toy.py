@@ -170,3 +170,13 @@ def update_for(step: Step[Any]) -> dict[str, Any]:
 
 
 DEFAULTS: dict[str, Any] = {"propose": PROPOSE, "predict": PREDICT, "grade": GRADE, "update": update_for}
+
+
+def two_edits() -> ScriptedProposer:
+    """The first edit solves the short words, the second the long ones too."""
+    second = {**PROPOSE, "parent": "iter_001", "name": "all-letters", "live_signature": "asked-all"}
+    subset = {"types": ["long"], "expected": 1.0, "low": 0.5, "high": 1.0}
+    return ScriptedProposer(
+        {1: prompt_edit(SHORT, "asked-alone"), 2: prompt_edit(BOTH, "asked-all")},
+        {(2, "propose"): second, (2, "predict"): {**PREDICT, "subset": subset, "upside_types": ["long"]}},
+    )
