@@ -320,8 +320,12 @@ class Receipts:
         """Candidates with a logged access, in the order of the accesses."""
         return [row[0] for row in self._all("select candidate from heldout order by id")]
 
-    def heldout_looks(self) -> int:
-        return int(self._one("select count(*) from heldout")[0])
+    def heldout_looks(self, *, until: str | None = None) -> int:
+        """How many accesses there have been; with `until`, up to the last one of that candidate."""
+        if until is None:
+            return int(self._one("select count(*) from heldout")[0])
+        sql = "select count(*) from heldout where id <= (select max(id) from heldout where candidate=?)"
+        return int(self._one(sql, until)[0])
 
 
 def _result(row: tuple[Any, ...]) -> ResultRow:

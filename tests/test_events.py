@@ -66,8 +66,34 @@ async def test_every_event_of_a_run_is_of_the_schema(
     run.close()
     events = logged(config.run_dir)
     assert faults(events) == []
-    assert {event["type"] for event in events} - {"step_failed"} == expected
+    assert {event["type"] for event in events} - {"step_failed"} == expected | {"heldout"}
     assert {event["split"] for event in events if event["type"] == "task_done"} == {"train", "heldout"}
+
+
+async def test_held_out_results_are_told_with_their_looks_and_an_unpaid_repetition_is_known_as_one(
+    tmp_path: Path, server: ScriptedModelServer, suite: ToySuite
+) -> None:
+    config = toy_config(tmp_path, server)
+    await drive(config, suite=suite, proposer=two_edits())
+    for names in (["iter_000", "iter_002"], ["iter_000"], ["iter_001"]):
+        run = open_run(config, suite=suite, proposer=two_edits())
+        await heldout(run, names, reason="test")
+        run.close()
+    log = logged(config.run_dir)
+    told = [e for e in log if e["type"] == "heldout"]
+    assert [(e["candidate"], e["iteration"], e["mean"], e["coverage"], e["looks"]) for e in told] == [
+        ("iter_000", 0, 0.0, 1.0, 1), ("iter_002", 2, 1.0, 1.0, 2), ("iter_000", 0, 0.0, 1.0, 1),
+        ("iter_001", 1, 0.5, 1.0, 3),
+    ]  # fmt: skip
+    assert {(e["tasks"], e["passed"]) for e in told} == {(4, 0), (4, 4), (4, 2)}
+    assert [repeated(seen(log[: log.index(e)]), e) for e in told[:2]] == [False, False]
+    assert repeated(seen(told[:2]), told[2])
+    assert not repeated(seen(told[:2]), {**told[2], "looks": 3})
+    view = seen(log)
+    assert {name: (held.mean, held.looks) for name, held in view.heldout.items()} == {
+        "iter_000": (0.0, 1), "iter_001": (0.5, 3), "iter_002": (1.0, 2),
+    }  # fmt: skip
+    assert (view.ended, view.stop, view.best) == (True, "iterations", "iter_002")
 
 
 class BrokenAfterTheBaseline(ToySuite):

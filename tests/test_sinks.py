@@ -21,11 +21,13 @@ from bco_graph.config import RunConfig, check_config
 from bco_graph.driver import drive
 from bco_graph.errors import ConfigError
 from bco_graph.events import Events, event_faults, reduce
+from bco_graph.opening import open_run
 from bco_graph.run_folder import RunFolder
 from bco_graph.sink_sections import SINKS
 from bco_graph.sinks import Feed, Feeds
 from bco_graph.sinks.figures import figures
 from bco_graph.sinks.otel import ToOtel
+from bco_graph.studies.heldout import heldout
 from bco_graph.testing import ScriptedModelServer
 from tests.test_events import event, logged, seen
 from tests.toy import ScriptedProposer, ToySuite, prompt_edit, toy_config, two_edits
@@ -346,6 +348,12 @@ def test_the_brier_score_is_over_all_predictions_that_held_or_did_not() -> None:
     assert figures(told[5], View())["held"] == 0.0
 
 
+def test_a_held_out_mean_is_a_figure_of_its_candidates_iteration() -> None:
+    held = event("heldout", 2, candidate="iter_002", mean=0.75, coverage=0.5, tasks=4, passed=3, looks=2)
+    assert figures(held, View()) == {"heldout/mean": 0.75, "heldout/coverage": 0.5, "heldout/looks": 2.0}
+    assert figures({**held, "mean": None, "coverage": 0.0}, View()) == {"heldout/coverage": 0.0, "heldout/looks": 2.0}
+
+
 def test_what_is_not_known_is_no_figure() -> None:
     role = {"calls": 2, "cache_hits": 1, "prompt_tokens": 30, "completion_tokens": 4, "usd": None, "seconds": 1.0}
     spend = event("spend", totals={"target": role, "proposer": {**role, "usd": 1.0}})
@@ -356,6 +364,13 @@ def test_what_is_not_known_is_no_figure() -> None:
     undecided = event("grade", verdict="undecided", subset_change=None)
     assert figures(undecided, View()) == {}
     assert figures(event("node_started", node="grade"), View()) == {}
+
+
+async def look(config: RunConfig, suite: ToySuite) -> None:
+    """What `bco heldout` does: baseline and best on the held-out tasks, in a process of its own."""
+    run = open_run(config, suite=suite, proposer=two_edits())
+    await heldout(run, ["iter_000", "iter_002"], reason="test")
+    run.close()
 
 
 # -- MLflow --------------------------------------------------------------------------------------------------------
@@ -374,6 +389,8 @@ async def test_mlflow_has_the_figures_of_each_iteration_once_the_params_and_the_
     for iterations in (1, 2):
         config = toy_config(tmp_path, server, iterations=iterations, sinks=[sink])
         await drive(config, suite=suite, proposer=two_edits())
+    for _ in range(2):
+        await look(config, suite)
     assert warnings_of(config) == []
     client = MlflowClient(tracking_uri=store)
     experiment = client.get_experiment_by_name("words")
@@ -381,8 +398,10 @@ async def test_mlflow_has_the_figures_of_each_iteration_once_the_params_and_the_
     (run,) = client.search_runs([experiment.experiment_id])
     history: dict[str, Any] = {
         name: [(metric.step, metric.value) for metric in client.get_metric_history(run.info.run_id, name)]
-        for name in ("mean", "best", "coverage", "brier", "spend/calls", "beliefs")
+        for name in ("mean", "best", "coverage", "brier", "spend/calls", "beliefs", "heldout/mean", "heldout/looks")
     }
+    assert history["heldout/mean"] == [(0, 0.0), (2, 1.0)]
+    assert history["heldout/looks"] == [(0, 1.0), (2, 2.0)]
     assert history["mean"] == history["best"] == list(enumerate(MEANS))
     assert history["coverage"] == [(0, 1.0), (1, 1.0), (2, 1.0)]
     assert history["brier"] == [(1, pytest.approx(0.04)), (2, pytest.approx(0.04))]
@@ -430,11 +449,12 @@ async def test_wandb_has_the_same_offline_under_one_id(
     for iterations in (1, 2):
         config = toy_config(tmp_path, server, iterations=iterations, sinks=[sink])
         await drive(config, suite=suite, proposer=two_edits())
+    await look(config, suite)
     assert warnings_of(config) == []
     files = sorted((config.run_dir / "sinks" / "wandb").glob("offline-run-*/*.wandb"))
     records = [record for file in files for record in records_of(file)]
     runs = [record.run for record in records if record.HasField("run")]
-    assert len(files) == 2
+    assert len(files) == 3
     assert {(run.run_id, run.project, run.display_name) for run in runs} == {(runs[0].run_id, "words", "toy")}
     rows = [
         {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
@@ -446,6 +466,7 @@ async def test_wandb_has_the_same_offline_under_one_id(
     told = dict(points)
     assert len(told) == len(points), "a figure was sent twice"
     assert [told[number, "mean"] for number in range(3)] == MEANS
+    assert [told[number, "heldout/mean"] for number in (0, 2)] == [0.0, 1.0]
     assert [told[number, "spend/calls"] for number in range(3)] == [8.0, 16.0, 24.0]
     assert told[2, "brier"] == pytest.approx(0.04)
     config_keys = {item.key for run in runs for item in run.config.update}
@@ -629,10 +650,15 @@ def test_held_out_tasks_stand_beside_the_iterations(log: Log) -> None:
     write(log, event("task_done", 1, 12.0, **held, task="h1", repeat=0, kind="scored", score=1.0, seconds=1.5,
                      tokens=3, usd=None, done=1, tasks=1))  # fmt: skip
     write(log, {"v": 1, "type": "run_failed", "at": 13.0, "iteration": 1, "error": "OSError", "message": "x"})
+    facts = {"candidate": "iter_001", "mean": 1.0, "coverage": 1.0, "tasks": 1, "passed": 1, "looks": 2}
+    write(log, event("heldout", 1, 14.0, **facts))
     exporter = InMemorySpanExporter()
     assert spans_of(log, exporter) == [
-        ("task h1", 10.5, 12.0), ("held-out iter_001", 10.0, 13.0), ("bco run toy", 10.0, 13.0)
+        ("task h1", 10.5, 12.0), ("held-out iter_001", 10.0, 14.0), ("bco run toy", 10.0, 14.0)
     ]  # fmt: skip
+    said = exporter.get_finished_spans()[1].attributes or {}
+    assert (said["bco.candidate"], said["bco.tasks"], said["bco.passed"]) == ("iter_001", 1, 1)
+    assert (said["bco.heldout/mean"], said["bco.heldout/coverage"], said["bco.heldout/looks"]) == (1.0, 1.0, 2.0)
     run = exporter.get_finished_spans()[-1]
     assert (run.status.status_code.name, run.status.description) == ("ERROR", "OSError: x")
 

@@ -126,6 +126,26 @@ def test_a_run_begins_with_what_it_is_and_ends_with_the_best_beside_the_untouche
     )
 
 
+def held_out(iteration: int, mean: float | None, **changes: Any) -> Event:
+    facts = {"candidate": f"iter_{iteration:03d}", "mean": mean, "coverage": 1.0, "tasks": 10, "passed": 4, "looks": 1}
+    return event("heldout", iteration, **{**facts, **changes})
+
+
+def test_held_out_means_are_told_beside_the_baselines_once_for_each_look() -> None:
+    best = held_out(3, 0.5, passed=5, looks=2, coverage=0.9)
+    again = held_out(3, 0.6, passed=6, looks=3)
+    begun = event("evaluation", 0, candidate="iter_000", split="heldout", tasks=10, done=0)
+    text = seen([*WHOLE, begun, held_out(0, 0.4), best, held_out(0, 0.4), best, again])
+    assert text[text.index("\niter_000  held-out") :] == (
+        "\niter_000  held-out tasks\n"
+        "  held-out   mean 0.400  4/10 passed  look 1\n"
+        "\niter_003  held-out tasks\n"
+        "  held-out   mean 0.500  5/10 passed  +0.100 on baseline  coverage 0.90  look 2\n"
+        "  held-out   mean 0.600  6/10 passed  +0.200 on baseline  look 3\n"
+    )
+    assert "mean none  0/10 passed  coverage 0.00" in seen([held_out(1, None, passed=0, coverage=0.0)])
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [

@@ -115,6 +115,18 @@ class Candidate(Common):
     best: Annotated[str | None, "the best candidate so far, this one included"]
 
 
+class HeldOut(Common):
+    """A candidate's result on the held-out tasks, in its own iteration; told again where it is asked for again."""
+
+    type: Literal["heldout"]
+    candidate: str
+    mean: Annotated[float | None, "over real results; None where there are none"]
+    coverage: Annotated[float, "share of held-out tasks with a real result"]
+    tasks: Annotated[int, "tasks times repeats"]
+    passed: int
+    looks: Annotated[int, "how often the run had looked at held-out tasks by then, this look included"]
+
+
 class Proposal(Common):
     """An edit is staged."""
 
@@ -240,13 +252,13 @@ class RunFailed(Common):
 
 
 _ALL: tuple[type[Common], ...] = (
-    RunStarted, NodeStarted, NodeEnded, StepRefused, StepFailed, Evaluation, TaskDone, Candidate, Proposal, Prediction,
-    Grade, Beliefs, Decided, Spend, Warned, Unreadable, RunEnded, RunFailed,
+    RunStarted, NodeStarted, NodeEnded, StepRefused, StepFailed, Evaluation, TaskDone, Candidate, HeldOut, Proposal,
+    Prediction, Grade, Beliefs, Decided, Spend, Warned, Unreadable, RunEnded, RunFailed,
 )  # fmt: skip
 
 EventType = Literal[
     "run_started", "node_started", "node_ended", "step_refused", "step_failed", "evaluation", "task_done", "candidate",
-    "proposal", "prediction", "grade", "beliefs", "decided", "spend", "warning", "unreadable", "run_ended",
+    "heldout", "proposal", "prediction", "grade", "beliefs", "decided", "spend", "warning", "unreadable", "run_ended",
     "run_failed",
 ]  # fmt: skip
 

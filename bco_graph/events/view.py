@@ -32,6 +32,16 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldOutMean:
+    """A candidate on the held-out tasks. `looks` counts those of the whole run, up to this one."""
+
+    mean: float | None
+    coverage: float
+    tasks: int
+    looks: int
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """All that is known of a run; the empty one is where `reduce` starts."""
 
@@ -47,6 +57,8 @@ class View:
     means: Mapping[str, float | None] = field(default_factory=dict)
     """Mean score by candidate."""
     best: str | None = None
+    heldout: Mapping[str, HeldOutMean] = field(default_factory=dict)
+    """By candidate, of those that were measured there."""
     spend: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Totals by role, as the last `spend` event had them."""
     beliefs: Mapping[str, float] = field(default_factory=dict)
@@ -69,6 +81,8 @@ ONCE = frozenset({"proposal", "prediction", "candidate", "grade", "beliefs", "sp
 def repeated(view: View, event: Event) -> bool:
     """Whether the event was told before: a sink takes it once, whatever a resumed run says again."""
     iteration, kind = event["iteration"], event["type"]
+    if kind == "heldout":
+        return view.heldout.get(event["candidate"]) == _held_out_mean(event)
     return kind in ONCE and (iteration < view.told_of or (iteration == view.told_of and kind in view.told))
 
 
@@ -130,6 +144,14 @@ def _candidate(view: View, event: Event) -> View:
     return replace(view, means={**view.means, **made}, best=event["best"])
 
 
+def _heldout(view: View, event: Event) -> View:
+    return replace(view, heldout={**view.heldout, event["candidate"]: _held_out_mean(event)}, work=None)
+
+
+def _held_out_mean(event: Event) -> HeldOutMean:
+    return HeldOutMean(event["mean"], event["coverage"], event["tasks"], event["looks"])
+
+
 def _prediction(view: View, event: Event) -> View:
     forecast = view.forecasts.get(event["iteration"], Forecast(event["confidence"]))
     return replace(
@@ -181,6 +203,7 @@ _REDUCERS: Mapping[str, Callable[[View, Event], View]] = {
     "evaluation": _evaluation,
     "task_done": _task_done,
     "candidate": _candidate,
+    "heldout": _heldout,
     "proposal": _nothing,
     "prediction": _prediction,
     "grade": _grade,

@@ -44,6 +44,7 @@ class Story:
     def __init__(self) -> None:
         self._run: Event = {}
         self._means: dict[str, float | None] = {}
+        self._held_out_means: dict[str, float | None] = {}
         self._names: dict[str, str] = {}
         self._expected: dict[int, float] = {}
         self._headed: set[int] = set()
@@ -58,6 +59,7 @@ class Story:
             "proposal": self._proposal,
             "prediction": self._prediction,
             "candidate": self._candidate,
+            "heldout": self._held_out,
             "grade": self._grade,
             "beliefs": self._beliefs,
             "decided": self._decided,
@@ -172,14 +174,31 @@ class Story:
 
     def _evaluation(self, event: Event) -> list[Line]:
         if event["split"] != "train":
-            return (
-                [heading((event["candidate"], "bold"), ("held-out tasks", "cyan"))]
-                if self._first(event, "held")
-                else []
-            )
+            return self._held_out_head(event)
         if event["iteration"] == 0:
             return self._head(0, ("baseline", "cyan"), ("the untouched scaffold", "dim"))
         return self._head(event["iteration"])
+
+    def _held_out_head(self, event: Event) -> list[Line]:
+        key = (event["iteration"], "evaluation", "held-out")
+        if key in self._told:
+            return []
+        self._told.add(key)
+        return [heading((event["candidate"], "bold"), ("held-out tasks", "cyan"))]
+
+    def _held_out(self, event: Event) -> list[Line]:
+        candidate, mean = event["candidate"], event["mean"]
+        if not self._first(event, str(event["looks"])):
+            return []
+        self._held_out_means[candidate] = mean
+        parts: list[Part] = [(f"mean {score(mean)}", "bold"), (f"{event['passed']}/{event['tasks']} passed", "")]
+        gain = difference(mean, self._held_out_means.get(BASELINE))
+        if gain is not None and candidate != BASELINE:
+            parts.append((f"{change(gain)} on baseline", direction(gain)))
+        if event["coverage"] < 1:
+            parts.append((f"coverage {event['coverage']:.2f}", "yellow"))
+        parts.append((f"look {event['looks']}", "dim"))
+        return [*self._held_out_head(event), fact("held-out", *parts)]
 
     def _proposal(self, event: Event) -> list[Line]:
         if not self._first(event):

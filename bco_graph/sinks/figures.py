@@ -36,7 +36,8 @@ def figures(event: Event, view: View) -> dict[str, float]:
 
     After an evaluation `mean`, `coverage`, `best` and `passed`, and `spend/...` in calls, tokens and USD of the whole
     run; after a grade `held` (1 or 0), `subset_change` and `brier`, over all graded predictions so far; after an update
-    `beliefs`, how many there are. What is not known is left out.
+    `beliefs`, how many there are; after a look at the held-out tasks `heldout/mean`, `heldout/coverage` and
+    `heldout/looks`, in the iteration of the candidate. What is not known is left out.
     """
     found = _FIGURES[event["type"]](event, view) if event["type"] in _FIGURES else {}
     return {name: float(value) for name, value in found.items() if value is not None}
@@ -47,6 +48,10 @@ def _candidate(event: Event, view: View) -> dict[str, Any]:
     if event["candidate"] is None:
         return {"best": best}
     return {"mean": event["mean"], "coverage": event["coverage"], "passed": event["passed"], "best": best}
+
+
+def _heldout(event: Event, view: View) -> dict[str, Any]:
+    return {f"heldout/{key}": event[key] for key in ("mean", "coverage", "looks")}
 
 
 def _spend(event: Event, view: View) -> dict[str, Any]:
@@ -70,4 +75,6 @@ def _beliefs(event: Event, view: View) -> dict[str, Any]:
     return {"beliefs": len(view.beliefs)}
 
 
-_FIGURES = {"candidate": _candidate, "spend": _spend, "grade": _grade, "beliefs": _beliefs}
+_FIGURES = {
+    "candidate": _candidate, "heldout": _heldout, "spend": _spend, "grade": _grade, "beliefs": _beliefs,
+}  # fmt: skip

@@ -68,7 +68,7 @@ class ToOtel:
             self._begin("run", f"bco run {self._run.name}", settings)
         if event["type"] in _OF_THE_RUN:
             return
-        heldout = event.get("split") == "heldout"
+        heldout = event["type"] == "heldout" or event.get("split") == "heldout"
         key = f"held-out {event['candidate']}" if heldout else f"iteration {event['iteration']}"
         if len(self._open) == 1 or self._open[1][0] != key:
             self._end(1)
@@ -124,6 +124,7 @@ _OF_THE_RUN = frozenset({"run_started", "run_ended", "run_failed", "warning", "u
 """Events that are about no iteration."""
 _TOLD: Mapping[str, Sequence[str]] = {
     "candidate": ("candidate", "parent"),
+    "heldout": ("candidate", "tasks", "passed"),
     "proposal": ("name", "mode", "beliefs", "mechanism"),
     "prediction": ("confidence", "expected", "low", "high", "digest"),
     "grade": ("verdict", "cause"),

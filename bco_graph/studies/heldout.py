@@ -49,4 +49,9 @@ async def _measure(run: RunContext, candidate: str, reason: str) -> Outcome:
         rows = await run.measure("heldout", candidate, tree, tasks, iteration=iteration, keep_trace=keep)
     outcome = sum_up(int(candidate.removeprefix("iter_")), candidate, None, rows)
     write_json(run.folder.heldout / f"{candidate}.json", dict(outcome))
+    # Also where the rows were there: a process may have been killed before it said so. Readers know it by its facts.
+    run.events.emit(
+        "heldout", outcome["iteration"], candidate=candidate, mean=outcome["mean"], coverage=outcome["coverage"],
+        tasks=outcome["tasks"], passed=outcome["passed"], looks=run.receipts.heldout_looks(until=candidate),
+    )  # fmt: skip
     return outcome
