@@ -171,13 +171,16 @@ _PYTHON = [sys.executable, *_FLAGS, "/worker.py"]
 
 def _environment(home: str) -> dict[str, str]:
     """All that a candidate's process is given. It is bubblewrap's own environment too: /proc would show that."""
-    return {
+    environment = {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"]),
         "LANG": "C.UTF-8",
         "HOME": home,
         "TMPDIR": home,
         "PYTHONHASHSEED": "0",
     }
+    if sys.platform == "darwin":  # its libraries else end a process that was forked
+        environment["OBJC_DISABLE_INITIALIZE_FORK_SAFETY"] = "YES"
+    return environment
 
 
 def _bubblewrap(binds: Sequence[str], hide: Sequence[Path]) -> list[str]:

@@ -11,8 +11,8 @@ No code of the scaffold runs in this process: a first import, to see that it wor
 scaffold cannot reach the inputs of another task, or the results. What makes a fork for each task cheap is that this
 process imports the installed modules that the first import used, and compiles the scaffold's files: a task only
 executes them. It does not fork them itself: a fork inherits memory, and here lie the inputs, tokens and output of
-other tasks. The forker does, a process that was forked before the first job and is sent numbers and handles only; its
-forks become this process's children.
+other tasks. The forker does, a process that was forked before the first job and is sent numbers and handles only; what
+it forks are this process's children.
 
 A task runs below a guard, which the scaffold's code never runs in. With isolation `task` the guard is the first
 process of the task's own pid namespace: when it is killed, the kernel kills all that the task has started. Otherwise
@@ -39,7 +39,9 @@ import shutil
 import signal
 import socket
 import struct
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -66,13 +68,20 @@ TASK_DISK_BYTES = 1 << 28
 LIMIT_NAME = "evaluation.timeout_s"
 
 _CHUNK = 1 << 16
-_NEWNS, _NEWIPC, _NEWUSER, _NEWPID = 0x20000, 0x8000000, 0x10000000, 0x20000000
+_TASK_NAMESPACES = 0x20000 | 0x8000000 | 0x10000000 | 0x20000000
+"""CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID."""
+_CLONE_PARENT = 0x8000
+_SYS_CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220}
 _MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC = 2, 4, 0x1000, 0x4000
 _PR_PDEATHSIG, _PR_DUMPABLE, _PR_SUBREAPER, _PR_NO_NEW_PRIVS = 1, 4, 36, 38
 _SAID = frozenset({"begun", "modules", "answer", "error", "exit", "fault"})
 _TRIAL = 0
 """Number of the first import; jobs count from 1."""
 _libc = ctypes.CDLL(None, use_errno=True)
+_LINUX = sys.platform == "linux"
+_python_libc = ctypes.PyDLL(None, use_errno=True)
+"""Keeps Python's lock while it calls."""
+_python_libc.syscall.restype = ctypes.c_long
 
 _MAX_MESSAGE = 1_000
 
@@ -150,18 +159,19 @@ class Target:
         self._emit({"event": event})
 
     async def _post(self, body: bytes) -> bytes:
-        reader, writer = await asyncio.open_unix_connection(self._socket_path)
-        try:
-            head = (
-                "POST /v1/chat/completions HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n"
-                f"Authorization: Bearer {self._token}\r\nContent-Type: application/json\r\n"
-                f"Content-Length: {len(body)}\r\n\r\n"
-            )
-            writer.write(head.encode() + body)
-            await writer.drain()
-            return await reader.read()
-        finally:
-            writer.close()
+        head = (
+            "POST /v1/chat/completions HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n"
+            f"Authorization: Bearer {self._token}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
+        loop, received = asyncio.get_running_loop(), bytearray()
+        with socket.socket(socket.AF_UNIX) as line:
+            line.setblocking(False)
+            await loop.sock_connect(line, self._socket_path)
+            await loop.sock_sendall(line, head.encode() + body)
+            while chunk := await loop.sock_recv(line, _CHUNK):
+                received += chunk
+        return bytes(received)
 
 
 class _Received:
@@ -294,12 +304,16 @@ def _bounded(line: str) -> str:
 
 
 def prctl(option: int, value: int) -> None:
-    if sys.platform == "linux":
+    if _LINUX:
         _libc.prctl(option, value, 0, 0, 0)
 
 
 def processes() -> dict[int, int]:
-    """Parent of each process that is alive and visible in /proc."""
+    """Parent of each process that is alive and visible here."""
+    if not _LINUX:
+        listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,state="], capture_output=True, check=False).stdout
+        lines = [line.split() for line in listed.splitlines()]
+        return {int(pid): int(parent) for pid, parent, state in lines if not state.startswith(b"Z")}
     found = {}
     with os.scandir("/proc") as entries:
         pids = [int(entry.name) for entry in entries if entry.name.isdigit()]
@@ -337,11 +351,37 @@ def kill_tree(root: int, *, patience_s: float = 5.0) -> None:
 
 
 def has_children() -> bool:
+    """Whether there are any left, once those that have ended are waited for."""
     try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
     except ChildProcessError:
         return False
     return True
+
+
+_waited: dict[int, int] = {}
+"""Status of each child that had to be waited for to see that it has ended."""
+
+
+def ending(pid: int) -> int | None:
+    """Exit status of a child that has ended, negative for a signal's number; None while it runs. `wait` comes after."""
+    if not _LINUX:
+        if pid not in _waited:
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found == 0:
+                return None
+            _waited[pid] = os.waitstatus_to_exitcode(status)
+        return _waited[pid]
+    ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if ended is None:
+        return None
+    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
+
+def wait(pid: int) -> None:
+    if _waited.pop(pid, None) is None:
+        os.waitpid(pid, 0)
 
 
 def end_children(patience_s: float = 2.0) -> None:
@@ -354,9 +394,6 @@ def end_children(patience_s: float = 2.0) -> None:
     while has_children() and time.monotonic() < end:
         for pid in descendants(os.getpid()):
             send(pid, signal.SIGKILL)
-        with suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
         time.sleep(0.001)
 
 
@@ -377,22 +414,52 @@ def remove_tree(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def enter_namespaces() -> None:
-    """Give this process a user, mount and IPC namespace, and its next child a pid namespace. Raises OSError."""
-    uid, gid = os.getuid(), os.getgid()
-    _check(_libc.unshare(_NEWUSER | _NEWPID | _NEWNS | _NEWIPC), "unshare")
-    # Without all three, files have no owner here and opening them fails with EOVERFLOW.
+def fork_sibling(namespaces: int) -> int:
+    """Fork a child of this process's parent, as the first process of the new `namespaces` (flags; 0 for none).
+
+    Gives its pid, and 0 in the child, where Python does not know of the fork: that may set up, and fork anew, only.
+    Raises OSError. The parent has to be a subreaper where the kernel's number of the system call is not known here.
+    """
+    number = _SYS_CLONE.get(os.uname().machine) if sys.maxsize > 1 << 32 else None
+    if number is None:
+        return _fork_and_leave(namespaces)
+    pid = int(_python_libc.syscall(ctypes.c_long(number), ctypes.c_ulong(_CLONE_PARENT | namespaces), 0, 0, 0, 0))
+    _check(int(pid < 0), "clone")
+    return pid
+
+
+def _fork_and_leave(namespaces: int) -> int:
+    """`fork_sibling` by a process in between that ends at once, so that its child is adopted."""
+    ours, theirs = os.pipe()
+    if between := os.fork():
+        os.close(theirs)
+        os.waitpid(between, 0)
+        said = os.read(ours, _MAX_MESSAGE).decode()
+        os.close(ours)
+        if not said.isdigit():
+            raise OSError(said or "the process in between was killed")
+        return int(said)
+    between = os.getpid()
+    os.close(ours)
+    try:
+        _check(_libc.unshare(namespaces), "unshare")
+        pid = os.fork()
+        if pid == 0:
+            os.close(theirs)
+            while os.getppid() == between:
+                time.sleep(0.0001)
+            return 0
+        os.write(theirs, b"%d" % pid)
+    except OSError as error:
+        os.write(theirs, describe(error).encode())
+    os._exit(0)
+
+
+def map_user(uid: int, gid: int) -> None:
+    """Be in this process's new user namespace who one was outside. Without all three, files have no owner here, and
+    opening them fails with EOVERFLOW. Raises OSError."""
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
         Path(f"/proc/self/{name}").write_text(text, encoding="ascii")
-
-
-def become_first_process(keep: Iterable[str]) -> None:
-    """Return in the first process of new namespaces; this process waits for its end and exits. Raises OSError."""
-    enter_namespaces()
-    if first := os.fork():
-        os.waitpid(first, 0)
-        os._exit(0)
-    mount_fresh_folders(keep)
 
 
 def mount_fresh_folders(keep: Iterable[str]) -> None:
@@ -417,6 +484,14 @@ def _check(result: int, what: str) -> None:
     if result:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def unnamed_file() -> int:
+    if _LINUX:
+        return os.memfd_create("job")
+    handle, path = tempfile.mkstemp()
+    Path(path).unlink()
+    return handle
 
 
 def write_all(handle: int, content: bytes) -> None:
@@ -471,8 +546,7 @@ def prepare_task(folder: Path, settings: dict[str, Json]) -> None:
         if variable:
             os.environ[variable] = str(folder / name)
     os.chdir(folder / "work")
-    if "tempfile" in sys.modules:
-        sys.modules["tempfile"].tempdir = None  # type: ignore[attr-defined]  # it remembers the first TMPDIR
+    tempfile.tempdir = None  # it remembers the first TMPDIR
     open_streams()
     # The wall limit comes first for one thread; processor time also bounds many threads, and what outlives us.
     seconds = math.ceil(settings["timeout_s"]) + 1
@@ -501,7 +575,7 @@ def lower_limit(kind: int, soft: int, hard: int) -> None:
 
 
 class Running:
-    """A task that runs: its relay process, its pipes, and what came through them."""
+    """A task that runs: its guard, its pipes, and what came through them."""
 
     def __init__(self, number: int, pid: int, pipes: dict[str, int], settings: dict[str, Json], folder: Path) -> None:
         self.number = number
@@ -590,10 +664,12 @@ def _ending(code: Json) -> str:
 
 
 class Forker:
-    """The process that forks a task's first process, `relay`, and hands it over to the process that made the forker."""
+    """The process that forks a task's first process, in `first`, as a child of the process that made the forker."""
 
-    def __init__(self, relay: Callable[[int, list[int]], NoReturn], not_ours: Iterable[int]) -> None:
-        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    def __init__(
+        self, first: Callable[[int, list[int]], NoReturn], not_ours: Iterable[int], *, namespaces: int = 0
+    ) -> None:
+        self._line, theirs = socket.socketpair()
         self.pid = os.fork()
         if self.pid == 0:
             try:
@@ -601,7 +677,7 @@ class Forker:
                 self._line.close()
                 for handle in not_ours:
                     os.close(handle)
-                self._serve(theirs, relay)
+                self._serve(theirs, first, namespaces)
             finally:
                 os._exit(0)
         theirs.close()
@@ -611,10 +687,10 @@ class Forker:
         itself is gone, this process ends."""
         try:
             socket.send_fds(self._line, [b"%d" % number], handles)
-            said, done = self._line.recv(_MAX_MESSAGE), self._line.recv(_MAX_MESSAGE)
+            said = self._line.recv(_MAX_MESSAGE)
         except ConnectionError:
-            done = b""
-        if not done:
+            said = b""
+        if not said:
             # A task has killed it. That is no failure of ours, and must not look like one.
             os._exit(71)
         if not said.isdigit():
@@ -627,38 +703,42 @@ class Forker:
         with suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
 
-    def _serve(self, line: socket.socket, relay: Callable[[int, list[int]], NoReturn]) -> None:
+    def _serve(self, line: socket.socket, first: Callable[[int, list[int]], NoReturn], namespaces: int) -> None:
         while True:
             message, handles, *_ = socket.recv_fds(line, _MAX_MESSAGE, 8, socket.MSG_CMSG_CLOEXEC)
             if not message:
                 return
             try:
-                if (between := os.fork()) == 0:
-                    self._hand_over(line, int(message), handles, relay)
-                os.waitpid(between, 0)
+                pid = fork_sibling(namespaces)
+                if pid == 0:
+                    line.close()
+                    first(int(message), handles)
+                said = b"%d" % pid
             except OSError as error:
-                line.send(describe(error).encode())
+                said = describe(error).encode()
             for handle in handles:
                 os.close(handle)
-            line.send(b"done")
+            line.send(said)
 
-    def _hand_over(
-        self, line: socket.socket, number: int, handles: list[int], relay: Callable[[int, list[int]], NoReturn]
-    ) -> NoReturn:
-        """In a process that ends at once: what it forks has then lost its parent, and the maker adopts it."""
-        between = os.getpid()
-        try:
-            pid = os.fork()
-            if pid == 0:
-                line.close()
-                while os.getppid() == between:
-                    time.sleep(0.0001)
-                relay(number, handles)
-            line.send(b"%d" % pid)
-        except OSError as error:
-            line.send(describe(error).encode())
-        finally:
-            os._exit(0)
+
+class NoForker:
+    """In the place of a forker where what it forks would not become this process's child: only Linux has that."""
+
+    pid = 0
+
+    def __init__(self, first: Callable[[int, list[int]], NoReturn], not_ours: Iterable[int]) -> None:
+        self._first = first
+        self._not_ours = not_ours
+
+    def fork(self, number: int, handles: list[int]) -> int:
+        if (pid := os.fork()) == 0:
+            for handle in self._not_ours:
+                os.close(handle)
+            self._first(number, handles)
+        return pid
+
+    def end(self) -> None:
+        pass
 
 
 class Worker:
@@ -670,6 +750,7 @@ class Worker:
         self.results = results
         self.running: dict[int, Running] = {}
         self.own_namespaces = settings["isolation"] == "task"
+        self.owner = os.getuid(), os.getgid()
         rules = settings["landlock"]
         self.jail = _beside("landlock").Jail(rules["read"], rules["listed"]) if rules else None
         self.selector = selectors.DefaultSelector()
@@ -677,8 +758,11 @@ class Worker:
         self._line = b""
         self._open = True
 
-    def _new_forker(self) -> Forker:
-        return Forker(self.relay, [self.jobs, self.results, self.selector.fileno()])
+    def _new_forker(self) -> Forker | NoForker:
+        not_ours = [self.jobs, self.results, self.selector.fileno()]
+        if not _LINUX:
+            return NoForker(self.first, not_ours)
+        return Forker(self.first, not_ours, namespaces=_TASK_NAMESPACES if self.own_namespaces else 0)
 
     def try_import(self) -> bool:
         """Import the scaffold in a process of its own and say so, or say why not."""
@@ -719,7 +803,7 @@ class Worker:
             if time.monotonic() >= task.deadline:
                 task.struck = True
                 self.finish(task)
-            elif "watch" not in task.pipes and os.waitid(os.P_PID, task.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            elif "watch" not in task.pipes and ending(task.pid) is not None:
                 self.finish(task)
 
     def _patience(self) -> float | None:
@@ -749,7 +833,7 @@ class Worker:
 
     def _start(self, number: int, job: bytes) -> None:
         pipes: dict[str, int] = {}
-        given = [os.memfd_create("job")]
+        given = [unnamed_file()]
         try:
             write_all(given[0], job)
             for name in ("result", "stdout", "stderr"):
@@ -795,11 +879,11 @@ class Worker:
         Where its first process ended in order, the guard below has killed the rest already.
         """
         seconds = time.monotonic() - task.started
-        ended = os.waitid(os.P_PID, task.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        in_order = ended is not None and ended.si_code == os.CLD_EXITED
+        status = ending(task.pid)
+        in_order = status is not None and status >= 0
         if not in_order:
             self.kill(task)
-        os.waitpid(task.pid, 0)
+        wait(task.pid)
         del self.running[task.pid]
         if not self.own_namespaces:
             if not in_order:
@@ -826,13 +910,13 @@ class Worker:
         if not self.own_namespaces:
             # Its guard sees its end and then that of all that it leaves, which from here could be overlooked.
             end = time.monotonic() + 3.0
-            while time.monotonic() < end and not os.waitid(os.P_PID, task.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            while time.monotonic() < end and ending(task.pid) is None:
                 for pid in descendants(task.pid):
                     send(pid, signal.SIGKILL)
                 time.sleep(0.001)
             kill_tree(task.pid)
             return
-        # The relay and the first process of the namespace are one group, which the task cannot leave for them.
+        # With the first process of a pid namespace, the kernel kills all that is in it.
         with suppress(ProcessLookupError):
             os.killpg(task.pid, signal.SIGKILL)
         send(task.pid, signal.SIGKILL)
@@ -844,6 +928,8 @@ class Worker:
                 kill_tree(pid)
 
     def reap(self) -> None:
+        if not _LINUX:
+            return  # nothing is adopted there
         with suppress(ChildProcessError):
             while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
                 if ended.si_pid in self.running:
@@ -852,8 +938,8 @@ class Worker:
 
     # From here on in the forked processes of a task; these never return.
 
-    def relay(self, number: int, handles: list[int]) -> NoReturn:
-        """First process of a task: makes its namespaces and guard, and lives as long as the guard does."""
+    def first(self, number: int, handles: list[int]) -> NoReturn:
+        """First process of a task, the guard of the one that runs it; of the task's pid namespace, where it has one."""
         job, result, stdout, stderr = handles
         emit = partial(write_line, result, lock=threading.Lock())
         try:
@@ -865,7 +951,8 @@ class Worker:
             os.close(stdout)
             os.close(stderr)
             if self.own_namespaces:
-                become_first_process(self.settings["keep"])
+                map_user(*self.owner)
+                mount_fresh_folders(self.settings["keep"])
             else:
                 prctl(_PR_PDEATHSIG, signal.SIGKILL)
                 prctl(_PR_SUBREAPER, 1)
@@ -883,6 +970,9 @@ class Worker:
         while (ended := os.wait())[0] != pid:
             pass
         if not self.own_namespaces:
+            if not _LINUX:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(pid, signal.SIGKILL)  # orphans are not adopted there
             end_children()
         emit({"exit": os.waitstatus_to_exitcode(ended[1])})
 
@@ -892,14 +982,14 @@ class Worker:
             try:
                 prctl(_PR_NO_NEW_PRIVS, 1)
                 os.setsid()
-                if sys.platform == "linux":
+                if _LINUX:
                     drop_capabilities()
                 if not self.own_namespaces:
                     prctl(_PR_PDEATHSIG, signal.SIGKILL)
                 prepare_task(folder, self.settings)
                 if self.jail is not None:
                     self.jail.enter([str(folder)])
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 emit({"fault": f"the task's process could not be set up: {describe(error)}"})
                 os._exit(0)
             emit({"begun": True})
@@ -922,8 +1012,9 @@ def read_job(handle: int) -> dict[str, Json]:
         return cast(dict[str, Json], json.loads(file.read()))
 
 
-def import_entry(settings: dict[str, Json]) -> Callable[..., Json]:
-    """The entry point, imported from the scaffold; a graph is built. Raises whatever the scaffold's code raises."""
+def import_entry(settings: dict[str, Json], *, check: bool = False) -> Callable[..., Json]:
+    """The entry point, imported from the scaffold; a graph is built. Raises whatever the scaffold's code raises, and
+    with `check`, which the first import is made with, ImportError or TypeError for what is no entry point."""
     root = settings["scaffold"]
     file, _, attribute = settings["entry"].partition(":")
     name = file.removesuffix(".py").replace("/", ".")
@@ -931,12 +1022,19 @@ def import_entry(settings: dict[str, Json]) -> Callable[..., Json]:
     wrap = _graph_entry().wrap if settings["kind"] == "graph" else None
     sys.path.insert(0, root)
     module = importlib.import_module(name)
-    found = getattr(module, "__file__", None)
-    if found is None or Path(found).resolve() != Path(root, file).resolve():
-        raise ImportError(f"{file} is hidden by the module {name!r} of {found or 'Python'}: rename the file")
+    if check:
+        found = getattr(module, "__file__", None)
+        if found is None or Path(found).resolve() != Path(root, file).resolve():
+            raise ImportError(f"{file} is hidden by the module {name!r} of {found or 'Python'}: rename the file")
     solve = getattr(module, attribute, None)
     if wrap is not None:
         return cast(Callable[..., Json], wrap(solve, settings["graph"], where=settings["entry"]))
+    if check or not callable(solve):
+        _check_entry(solve, file, attribute)
+    return cast(Callable[..., Json], solve)
+
+
+def _check_entry(solve: Any, file: str, attribute: str) -> None:
     if not callable(solve):
         raise ImportError(f"{file} has no function {attribute!r}")
     signature = inspect.signature(solve)
@@ -945,7 +1043,6 @@ def import_entry(settings: dict[str, Json]) -> Callable[..., Json]:
     except TypeError:
         shown = f"{attribute}{signature}"
         raise TypeError(f"{file}: {shown} does not take two positional arguments (task, target)") from None
-    return cast(Callable[..., Json], solve)
 
 
 def _graph_entry() -> Any:
@@ -972,7 +1069,7 @@ def first_import(settings: dict[str, Json]) -> dict[str, Json]:
     """Import the scaffold; the names of the modules that this took, or the error it ended with."""
     known, environment = set(sys.modules), dict(os.environ)
     try:
-        import_entry(settings)
+        import_entry(settings, check=True)
     except BaseException as error:
         traceback.print_exc()
         return {"error": describe(error)}
@@ -1017,11 +1114,16 @@ def _find_compiled(path: str) -> machinery.FileFinder:
 def probe(keep: list[str]) -> NoReturn:
     """Print `task` when a task can have its own namespaces here, else why not, and exit."""
     ours, theirs = os.pipe()
-    if os.fork() == 0:
+    owner = os.getuid(), os.getgid()
+    prctl(_PR_SUBREAPER, 1)
+    forker = os.fork()
+    if forker == 0:
         try:
-            become_first_process(keep)
-            drop_capabilities()
-            os.write(theirs, b"task")
+            if fork_sibling(_TASK_NAMESPACES) == 0:
+                map_user(*owner)
+                mount_fresh_folders(keep)
+                drop_capabilities()
+                os.write(theirs, b"task")
         except OSError as error:
             os.write(theirs, str(error).encode())
         finally:
