@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from bco_graph.config import Ask
 from bco_graph.errors import SubmissionRefused
 from bco_graph.proposers.intake import explain
+from bco_graph.recorded import Recorded
 from bco_graph.redaction import Redactor
 from bco_graph.reserve import Cost
 from bco_graph.runtime import RunContext
@@ -101,9 +102,14 @@ R = TypeVar("R", bound=BaseModel)
 
 
 def ask(run: RunContext, state: BCOState, question: type[Question], reply: type[R], **facts: Any) -> R:
-    """Stop the graph until somebody replies. Raises SubmissionRefused for a reply that is not of the form."""
+    """Stop the graph until somebody replies; a replay gives the recorded reply, once. Raises SubmissionRefused for a
+    reply that is not of the form."""
     from langgraph.types import interrupt
 
+    name: AskName = question.model_fields["step"].default
+    recorded = recorded_reply(run, name, facts["iteration"])
+    if recorded is not None and not state.get("refused_reply"):
+        return read_reply(recorded, reply, run.gateway.redactor)
     asked = question.model_validate(
         {
             **facts, "workspace": str(run.evidence.root.resolve()), "schema": reply.model_json_schema(),
@@ -111,6 +117,12 @@ def ask(run: RunContext, state: BCOState, question: type[Question], reply: type[
         }
     )  # fmt: skip
     return read_reply(interrupt(asked.model_dump(mode="json", by_alias=True)), reply, run.gateway.redactor)
+
+
+def recorded_reply(run: RunContext, question: AskName, iteration: int) -> dict[str, JSON] | None:
+    """What a person replied in the run that is replayed."""
+    proposer = run.proposer
+    return proposer.reply(question, iteration, run.evidence.root) if isinstance(proposer, Recorded) else None
 
 
 def read_reply(given: Any, form: type[R], redactor: Redactor) -> R:

@@ -318,13 +318,14 @@ def diff(folder: Path, a: str, b: str, as_json: bool) -> None:
 @_json
 def export(folder: Path, dest: Path, candidate: str | None, recording: bool, overwrite: bool, as_json: bool) -> None:
     """Write the best scaffold, byte for byte, or a recording of the run."""
-    from bco_graph.export import export_recording, export_scaffold
+    from bco_graph.export import export_recording, export_scaffold, render_recording
     from bco_graph.run_folder import RunFolder
 
     if recording:
         facts = export_recording(RunFolder(folder), dest)
-    else:
-        facts = export_scaffold(RunFolder(folder), candidate, dest, overwrite=overwrite)
+        _print(as_json, facts, render_recording(facts))
+        return
+    facts = export_scaffold(RunFolder(folder), candidate, dest, overwrite=overwrite)
     _print(as_json, facts, f"wrote {dest}")
 
 

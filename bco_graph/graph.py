@@ -14,6 +14,7 @@ A state that has been through a round, as a parent graph hands it in, enters at 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from langgraph.graph import START, StateGraph
@@ -24,6 +25,7 @@ from bco_graph.config import RunConfig
 from bco_graph.errors import ConfigError
 from bco_graph.nodes import afford, approve, evaluate, grade, predict, propose, review, update
 from bco_graph.own_nodes import own_nodes
+from bco_graph.proposers.replay import require_what_is_recorded
 from bco_graph.protocols import Proposer, Role, Suite
 from bco_graph.state import AskName, BCOState, NodeName
 
@@ -65,6 +67,8 @@ def create_bco(
     run = handle or RunHandle(config, suite=suite, proposer=proposer, target=target, models=models)
     ours = NODES if config.method == "bco" else {name: NODES[name] for name in WITHOUT_BELIEFS}
     own = own_nodes(config, cast("Mapping[str, Node]", nodes or {}), state_schema, known=ours)
+    if config.proposer.kind == "replay" and config.proposer.recording and proposer is None:
+        require_what_is_recorded(Path(config.proposer.recording), config, own)
     graph = StateGraph(state_schema)
     for name, node in ours.items():
         graph.add_node(name, bind(own.get(name, node), run))

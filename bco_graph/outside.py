@@ -12,11 +12,12 @@ from typing import Any
 
 from bco_graph.document import RunDocument, reference_to
 from bco_graph.errors import DocumentError, RunUnreadable
-from bco_graph.places import has_gone_on, stale
+from bco_graph.places import DONE, has_gone_on, iteration_of, stale
 from bco_graph.receipts import Receipts
+from bco_graph.recorded import Recorded, digest_of
 from bco_graph.run_folder import RunFolder
 from bco_graph.runtime import RunContext
-from bco_graph.state import JSON, BCOState, WorldModelReference, candidate_id
+from bco_graph.state import JSON, AskName, BCOState, NodeName, WorldModelReference, candidate_id
 from bco_graph.world_model import Belief, Document, WorldModel, lint, render_belief
 
 
@@ -42,12 +43,19 @@ def change_world_model(state: Mapping[str, Any], head: WorldModel) -> dict[str, 
     return {"world_model": {**reference_to(reference["iteration"], head), "head": head.to_json()}}
 
 
-def take_over(run: RunContext, node: str, state: BCOState) -> None:
-    """Record the HEAD that the state brings, where it is another than stands. Raises DocumentError for one that the
-    document could not hold, and StaleCheckpoint where rounds were run on the old one already."""
+def take_over(run: RunContext, node: NodeName | AskName, state: BCOState) -> None:
+    """Record the HEAD that the state brings, where it is another than stands, and in a replay those that came from
+    outside before this node. Raises DocumentError for one that the document could not hold, and StaleCheckpoint where
+    rounds were run on the old one already."""
     reference = state.get("world_model")
-    if reference is None or "head" not in reference:
+    if reference is None:
         return
+    if "head" in reference:
+        _take_over(run, node, reference)
+    replay_changes(run, reference["iteration"], before=(iteration_of(node, state), node))
+
+
+def _take_over(run: RunContext, node: NodeName | AskName, reference: WorldModelReference) -> None:
     iteration = reference["iteration"]
     head, stands = WorldModel.from_json(reference["head"]), run.document.head(iteration)
     if head == stands or reference["head"] == _last_from_outside(run, iteration):
@@ -61,6 +69,43 @@ def take_over(run: RunContext, node: str, state: BCOState) -> None:
     run.receipts.add_change(iteration, record)
     run.write_document()
     run.events.emit("beliefs", iteration, changes=record["changes"])
+
+
+def replay_changes(run: RunContext, iteration: int, *, before: tuple[int, NodeName | AskName]) -> None:
+    """In a replay: put on record, once, the recorded changes after the update of an iteration that were made before a
+    node. One that was made on another HEAD than stands here is left out, with those after it, and a warning."""
+    recorded = run.proposer.changes(iteration) if isinstance(run.proposer, Recorded) else ()
+    done = [record for _, at, record in run.receipts.changes() if at == iteration] if recorded else []
+    for number, change in enumerate(recorded):
+        if any(record.get("replayed") == number for record in done) or not _precedes(change.after, before):
+            continue
+        if digest_of(run.document.head(iteration).to_json()) != change.on:
+            run.events.warn("replay", f"{candidate_id(iteration)}: {_LEFT_OUT.format(number + 1, len(recorded))}")
+            return
+        run.receipts.add_change(iteration, {**change.record, "replayed": number})
+        run.write_document()
+        _tell(run, iteration, change.record)
+
+
+def _precedes(after: tuple[int, str], before: tuple[int, NodeName | AskName]) -> bool:
+    steps, nodes = list(DONE.values()), list(DONE)
+    return (after[0], steps.index(after[1])) < (before[0], nodes.index(before[1]))
+
+
+def _tell(run: RunContext, iteration: int, record: Mapping[str, JSON]) -> None:
+    if "by" not in record:
+        run.events.emit("beliefs", iteration, changes=record["changes"])
+        return
+    run.events.emit(
+        "decided", run.receipts.last_iteration(), step="believe", decision="changed", reason="", by=record["by"],
+        changes=record["changes"],
+    )  # fmt: skip
+
+
+_LEFT_OUT = (
+    "recorded change {} of {} of the beliefs is left out, with those after it: it was made on another world model than "
+    "this run has here"
+)
 
 
 def _last_from_outside(run: RunContext, iteration: int) -> JSON:

@@ -15,7 +15,7 @@ from typing import Any, NotRequired, cast, get_args, get_origin, get_type_hints,
 from bco_graph.config import RunConfig, nearest
 from bco_graph.distill import distill_text
 from bco_graph.errors import ConfigError
-from bco_graph.outside import changes, difference
+from bco_graph.outside import changes, difference, replay_changes
 from bco_graph.places import DONE, iteration_of
 from bco_graph.prediction import Prediction, render_prediction, seal
 from bco_graph.receipts import dumps
@@ -39,6 +39,9 @@ from bco_graph.world_model import WorldModel, wrong_stakes
 
 GROUP = "bco_graph.nodes"
 """Group of entry points: functions that `nodes` in the config may name."""
+
+OWN = "own_"
+"""What the step of a node in the receipts begins with that was the caller's own."""
 
 Node = Callable[..., Awaitable[Any]]
 UPDATES: Mapping[NodeName, type] = {
@@ -77,12 +80,12 @@ def _own(name: str, node: Any, schema: type, config: RunConfig, known: Collectio
 def _recorded(name: NodeName, node: Node, schema: type) -> Node:
     async def own(state: BCOState, *, run: RunContext) -> dict[str, JSON]:
         iteration = iteration_of(name, state)
-        done = run.receipts.step(iteration, f"own_{name}")
+        done = run.receipts.step(iteration, f"{OWN}{name}")
         if done is None:
             done = {"update": _checked(name, await node(state, run=run), schema)}
             if name == "evaluate" and "outcome" not in done["update"]:
                 return dict(done["update"])  # cut off by a budget: not over
-            run.receipts.add_step(iteration, f"own_{name}", done)
+            run.receipts.add_step(iteration, f"{OWN}{name}", done)
         update: dict[str, JSON] = done["update"]
         if run.receipts.step(iteration, DONE[name]) is not None:
             return _settled(name, update)
@@ -212,6 +215,7 @@ def _keep_document(run: RunContext, state: BCOState, iteration: int, update: dic
     run.receipts.add_step(iteration, "document", record)
     run.write_document()
     run.events.emit("beliefs", iteration, changes=record["changes"])
+    replay_changes(run, iteration, before=(iteration + 1, "propose"))
     return _settled("update", update)
 
 

@@ -230,6 +230,16 @@ class Receipts:
         rows = self._all("select id, iteration, record from changes where id>? order by id", after)
         return [(row[0], row[1], _parsed(row[2])) for row in rows]
 
+    def step_before_change(self, number: int, steps: Collection[str]) -> tuple[int, str] | None:
+        """(iteration, step) of the one of some steps that was recorded last before a change."""
+        marks = ",".join("?" * len(steps))
+        sql = (
+            "select s.iteration, s.step from steps s, changes c where c.id=? and s.at<=c.at and s.step in"
+            f" ({marks}) order by s.at desc, s.iteration desc limit 1"
+        )
+        row = self._one(sql, number, *steps)
+        return None if row is None else (int(row[0]), str(row[1]))
+
     def last_change(self, iteration: int) -> dict[str, JSON] | None:
         row = self._one("select record from changes where iteration=? order by id desc limit 1", iteration)
         return None if row is None else dict(_parsed(row[0]))

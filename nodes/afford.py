@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from bco_graph.asking import AffordQuestion, AffordReply, ask, rejection, taken, untaken
+from bco_graph.asking import AffordQuestion, AffordReply, ask, recorded_reply, rejection, taken, untaken
 from bco_graph.config import Ask
 from bco_graph.errors import SubmissionRefused
 from bco_graph.reserve import Cost, evaluation_cost
@@ -26,7 +26,9 @@ async def afford(state: BCOState, *, run: RunContext) -> DecideUpdate:
         task_runs = len(run.tasks) * run.config.evaluation.repeats
         expected = evaluation_cost(run.receipts, run.ledger.totals().get("target", {}), task_runs)
         try:
-            answer = _ask(state, run, task_runs, expected) if passes(expected, run.config.ask) else WITHIN
+            # A replay pays less than the run that it replays; where that asked, this gives the same reply.
+            asks = passes(expected, run.config.ask) or recorded_reply(run, "afford", iteration) is not None
+            answer = _ask(state, run, task_runs, expected) if asks else WITHIN
         except SubmissionRefused as refused:
             return {"refused_reply": untaken(run, "afford", iteration, refused.reasons)}
         taken(run, "afford", iteration, answer)

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from bco_graph.calibration import touched_beliefs
 from bco_graph.distill import distill_text
 from bco_graph.document import reference_to
+from bco_graph.outside import replay_changes
 from bco_graph.prediction import Prediction
 from bco_graph.runtime import RunContext
 from bco_graph.state import JSON, BCOState, UpdateUpdate, candidate_id
@@ -33,7 +34,9 @@ async def update(state: BCOState, *, run: RunContext) -> UpdateUpdate:
         run.receipts.add_step(iteration, "document", done)
         run.events.emit("beliefs", iteration, changes=done["changes"])
     run.write_document()
-    return {"world_model": reference_to(iteration, run.document.head(iteration))}
+    reference = reference_to(iteration, run.document.head(iteration))
+    replay_changes(run, iteration, before=(iteration + 1, "propose"))
+    return {"world_model": reference}
 
 
 async def _document(state: BCOState, run: RunContext, iteration: int, head: WorldModel) -> dict[str, JSON]:

@@ -528,8 +528,11 @@ async def test_forks_and_recordings_hold_what_people_decided(room: Room) -> None
     assert wrong(forked.folder) == []
     recording = room.folder / "recorded"
     export_recording(RunFolder(folder), recording)
-    assert (recording / "iter_001/source/prompt.md").read_text("utf-8") == BOTH
-    assert not (recording / "iter_002/source").exists(), "a replay does not make what was rejected"
+    assert (recording / "iter_001/source/prompt.md").read_text("utf-8") == SHORT
+    assert (recording / "iter_001/approved/prompt.md").read_text("utf-8") == BOTH
+    assert json.loads((recording / "iter_002/approve.json").read_text("utf-8")) == {
+        "reply": {"decision": "reject", "reason": "good enough", "by": ""}
+    }  # fmt: skip
 
 
 # -- from the command line -----------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ LAYERS = [
         "model_sections",
         "sink_sections",
         "receipts",
+        "recorded",
         "run_folder",
         "scaffold_tree",
         "prompts",
