@@ -46,7 +46,7 @@ roles:                        # a target swap is this line
   proposer: proposer
 
 proposer:
-  kind: agent                 # agent | command | handoff | replay
+  kind: agent                 # agent | command | handoff | replay (or the name of an installed one)
   max_turns: 60               # agent: model calls in one step
   max_tokens: 2000000         # agent: prompt and completion tokens in one step, every turn's prompt counted
   max_refusals: 3
@@ -72,7 +72,7 @@ suite_options:
   train: {train}              # JSON lines: {{"id": ..., "type": ..., "inputs": {{...}}, "gold": ...}}
   heldout: {heldout}
   scaffold: {scaffold}
-  match: exact                # exact | contains
+  match: exact                # exact | contains | judge (a model compares: roles.judge names its deployment)
 """
 
 _GRAPH_ENTRY = """\

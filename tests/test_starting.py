@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 from click.testing import CliRunner, Result
 
+from bco_graph.benchmarks.jsonl import Match
 from bco_graph.cli import main
-from bco_graph.config import load_config
+from bco_graph.config import RunConfig, load_config
+from bco_graph.proposers import KINDS
 from bco_graph.protocols import Score
 from bco_graph.starting import propose_mapping
 from bco_graph.suites import load_suite
@@ -136,3 +140,73 @@ def test_a_mapping_is_guessed_from_names(
     takes: list[str], gives: list[str], inputs: list[str], given: Any, output: str
 ) -> None:
     assert propose_mapping(found(takes, gives), inputs) == {"input": given, "output": output}
+
+
+# -- what the comments of a template say -------------------------------------------------------------------------------
+
+TEMPLATES = [
+    ["--suite", "quickstart"], ["--folder", "agent"], ["--langgraph", "my_app/app.py:build"],
+    ["--suite", "quickstart", "--method", "vanilla"], ["--folder", "agent", "--method", "notes"],
+]  # fmt: skip
+
+
+@pytest.fixture
+def template(here: Path, request: pytest.FixtureRequest) -> str:
+    """A config as `bco init` writes it, beside what it names."""
+    write(here / "agent/agent.py", "async def solve(task, target): ...")
+    write(here / "my_app/app.py", AGENT)
+    for split in ("train", "heldout"):
+        write(here / f"tasks/{split}.jsonl", json.dumps({"id": split, "inputs": {"q": "x"}, "gold": "y"}) + "\n")
+    done = init("bco.yaml", *request.param)
+    assert done.exit_code == 0, done.output
+    return Path("bco.yaml").read_text(encoding="utf-8")
+
+
+def commented(text: str) -> Iterator[tuple[str, str]]:
+    """(dotted key, comment) of each line of a mapping that has one."""
+    above: list[tuple[int, str]] = []
+    for line in text.splitlines():
+        found = re.fullmatch(r"( *)([a-z_]+):(?: [^#]*?)?(?:\s+# (.*))?", line)
+        if not found:
+            continue
+        depth = len(found[1])
+        above = [*(pair for pair in above if pair[0] < depth), (depth, found[2])]
+        if found[3]:
+            yield ".".join(name for _, name in above), found[3]
+
+
+def accepted(key: str) -> set[str]:
+    """All words that a key of the config takes; none where it takes more than words of a list."""
+    if key == "suite_options.match":
+        return set(get_args(Match))
+    if key == "proposer.kind":
+        return set(KINDS)
+    model: Any = RunConfig
+    for name in key.split("."):
+        fields = getattr(model, "model_fields", {})
+        if name not in fields:
+            return set()
+        model = fields[name].annotation
+    return set(get_args(model)) if get_origin(model) is Literal else set()
+
+
+@pytest.mark.parametrize("template", TEMPLATES, indirect=True)
+def test_the_comments_of_a_template_name_all_that_a_key_takes_and_nothing_else(template: str) -> None:
+    said = dict(commented(template))
+    listed = {key: set(note.partition(" (")[0].split(" | ")) for key, note in said.items() if " | " in note}
+    assert {"method", "proposer.kind", "evaluation.sandbox", "grading"} <= listed.keys()
+    assert ("suite_options.match" in listed) == ("suite: jsonl" in template)
+    assert listed == {key: accepted(key) for key in listed}
+    assert {key for key in said if accepted(key)} == listed.keys(), "a key whose words are not listed"
+    for key, words in listed.items():
+        for word in words:
+            load_suite(load_config(Path("bco.yaml"), overrides={key: word}))
+
+
+@pytest.mark.parametrize("template", TEMPLATES, indirect=True)
+def test_a_key_that_a_template_has_commented_out_is_taken(template: str) -> None:
+    opened = re.sub(r"(?m)^( +)# ([a-z_]+: )", r"\1\2", template)
+    assert opened != template
+    Path("bco.yaml").write_text(opened, encoding="utf-8")
+    budget = load_config(Path("bco.yaml")).budget
+    assert (budget.usd, budget.wall_s) == (20, 14400)
