@@ -3,7 +3,7 @@
 Suite       tasks, a grader and an initial scaffold
 Executor    runs a candidate's source on tasks, apart from this process
 Proposer    does one step of the loop and hands in a typed submission
-ModelCalls  makes one model call for a caller (the gateway)
+ModelCalls  makes one model call for a caller (the gateway); StreamedCalls tells of its reply meanwhile
 Sink        takes a run's events to another system
 """
 
@@ -162,6 +162,18 @@ class JudgedSuite(Protocol):
 class ModelCalls(Protocol):
     async def complete(self, caller: Caller, request: Mapping[str, JSON]) -> dict[str, JSON]:
         """One chat completion in OpenAI's form, both ways; raises a `ModelCallError` or `BudgetExceeded`."""
+
+
+Hear = Callable[[Mapping[str, JSON] | None], None]
+"""Told what a model said last, from any thread: `content` and `tool_calls` of a delta in OpenAI's form. None: that
+attempt broke off, what was told of it counts no more, and another one follows. It does not wait; one that raises is
+told no more."""
+
+
+@runtime_checkable
+class StreamedCalls(ModelCalls, Protocol):
+    async def stream(self, caller: Caller, request: Mapping[str, JSON], hear: Hear) -> dict[str, JSON]:
+        """What `complete` gives or raises. `hear` may be told nothing: a stored reply comes whole."""
 
 
 @dataclass(frozen=True)

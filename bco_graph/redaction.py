@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bco_graph import scaffold_tree
@@ -74,6 +74,10 @@ class Redactor:
                 text = text.replace(value, MARK)
         return text
 
+    def rolling(self) -> Rolling:
+        """For a text that comes in pieces: keys are found across them."""
+        return Rolling(self, [value for value in self._known if len(value) >= _SHORTEST])
+
     def plain(self, value: JSON) -> JSON:
         """A JSON value without the keys in use."""
         text = json.dumps(value)
@@ -114,6 +118,43 @@ class Redactor:
             for path in scaffold_tree.files(folder)
             for line in self.holds_credential(_text(folder, path), allow=allow)
         ]
+
+
+class Rolling:
+    """A text without the keys in use, piece by piece: what may be the beginning of one is held back until it is told
+    apart. All pieces together, the end included, are what `Redactor.known` makes of the whole text."""
+
+    def __init__(self, redactor: Redactor, known: Sequence[str]) -> None:
+        self._redactor, self._values, self._held = redactor, known, ""
+
+    def take(self, piece: str) -> str:
+        """What can be said now; '' where all of it is held back."""
+        text = self._held + piece
+        cut = self._cut(text)
+        self._held = text[cut:]
+        return self._redactor.known(text[:cut])
+
+    def end(self) -> str:
+        """What is still held back; nothing comes after it."""
+        text, self._held = self._held, ""
+        return self._redactor.known(text)
+
+    def _cut(self, text: str) -> int:
+        """Where the part begins that is held back: what may be a key's beginning, or half of a surrogate pair."""
+        begun = max((_begun(text, value) for value in self._values), default=0)
+        return self._before_keys(text, len(text) - (begun or ("\ud800" <= text[-1:] <= "\udbff")))
+
+    def _before_keys(self, text: str, cut: int) -> int:
+        """`cut`, or the start of the first whole key that lies across it."""
+        found = [text.find(value, max(0, cut - len(value) + 1)) for value in self._values]
+        across = [at for at in found if -1 < at < cut]
+        return self._before_keys(text, min(across)) if across else cut
+
+
+def _begun(text: str, value: str) -> int:
+    """How many characters at the end of a text are the beginning of a value, and not all of it."""
+    longest = min(len(text), len(value) - 1)
+    return next((count for count in range(longest, 0, -1) if text.endswith(value[:count])), 0)
 
 
 def surely_keys(text: str) -> frozenset[str]:

@@ -54,6 +54,12 @@ class Reply:
     """`total_tokens` is filled in; None: the reply has no usage at all."""
     delay_s: float = 0.0
     """Seconds before the first byte."""
+    chunks: int | None = None
+    """In how many pieces a streamed reply's text goes out, and the arguments of each call; None: the text in two."""
+    chunk_delay_s: float = 0.0
+    """Seconds before each piece of a streamed reply but the first."""
+    cut_after: int | None = None
+    """The connection is closed after so many events of a streamed reply."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Such as `{"Retry-After": "2"}`."""
     status: int = 200
@@ -257,7 +263,7 @@ def _usage(usage: Mapping[str, JSON]) -> dict[str, JSON]:
 
 
 async def _stream(request: web.Request, reply: Reply, model: str, *, usage: bool) -> web.StreamResponse:
-    """Server-sent events: the message in up to three deltas, the end, the usage where it is asked for."""
+    """Server-sent events: the message in some deltas, the end, the usage where it is asked for."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", **reply.headers})
     await response.prepare(request)
     head = {"id": "chatcmpl-scripted", "object": "chat.completion.chunk", "created": 1, "model": model}
@@ -268,7 +274,11 @@ async def _stream(request: web.Request, reply: Reply, model: str, *, usage: bool
     chunks.append({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": _finish_reason(reply)}]})
     if usage and reply.usage is not None:
         chunks.append({**head, "choices": [], "usage": _usage(reply.usage)})
-    for chunk in chunks:
+    for number, chunk in enumerate(chunks):
+        if number == reply.cut_after and request.transport is not None:
+            request.transport.abort()
+            return response
+        await asyncio.sleep(reply.chunk_delay_s if number else 0)
         await response.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
     await response.write(b"data: [DONE]\n\n")
     await response.write_eof()
@@ -277,9 +287,17 @@ async def _stream(request: web.Request, reply: Reply, model: str, *, usage: bool
 
 def _deltas(reply: Reply) -> list[dict[str, JSON]]:
     deltas: list[dict[str, JSON]] = [{"role": "assistant", "content": None if reply.text is None else ""}]
-    if reply.text:
-        half = (len(reply.text) + 1) // 2
-        deltas += [{"content": part} for part in (reply.text[:half], reply.text[half:]) if part]
+    deltas += [{"content": part} for part in _parts(reply.text or "", reply.chunks or 2)]
     for position, call in enumerate(reply.tool_calls):
-        deltas.append({"tool_calls": [{"index": position, **call.wire(position)}]})
+        wire = call.wire(position)
+        first, *rest = _parts(wire["function"]["arguments"], reply.chunks or 1) or [""]
+        function = {**wire["function"], "arguments": first}
+        deltas.append({"tool_calls": [{"index": position, **wire, "function": function}]})
+        deltas += [{"tool_calls": [{"index": position, "function": {"arguments": part}}]} for part in rest]
     return deltas
+
+
+def _parts(text: str, count: int) -> list[str]:
+    """The text in pieces of one length, at most so many."""
+    size = max(1, -(-len(text) // count))
+    return [text[at : at + size] for at in range(0, len(text), size)]

@@ -32,6 +32,7 @@ from bco_graph.gateway.lanes import Lane, Retries
 from bco_graph.gateway.pinning import Pinned, pin
 from bco_graph.gateway.prices import Price
 from bco_graph.gateway.replies import Usage, estimated_tokens, storable, text_bytes, usage_of, whole
+from bco_graph.gateway.streaming import Hearing, refuses_to_stream
 from bco_graph.ledger import Hold
 from bco_graph.protocols import Caller, Role
 from bco_graph.receipts import dumps
@@ -57,9 +58,14 @@ class Calls:
     _under_way: set[asyncio.Task[Landed]] = field(default_factory=set)
     _askings: Askings = field(default_factory=Askings)
     _dropping: Dropping = field(default_factory=Dropping)
+    _not_streaming: set[tuple[str, str]] = field(default_factory=set)
+    """Name and model of the deployments that refused to stream."""
 
-    async def complete(self, caller: Caller, request: Mapping[str, JSON], *, probe: bool = False) -> str:
-        """The reply as JSON text. `request` is parsed JSON; `probe`: one attempt, neither looked up nor stored."""
+    async def complete(
+        self, caller: Caller, request: Mapping[str, JSON], *, probe: bool = False, hearing: Hearing | None = None
+    ) -> str:
+        """The reply as JSON text. `request` is parsed JSON; `probe`: one attempt, neither looked up nor stored;
+        `hearing`: who listens to the reply as it comes, where this call is sent."""
         call = await self._prepare(caller, request)
         cache = None if probe else self.cache
         if cache is not None and (stored := await self._stored(call, cache)) is not None:
@@ -71,7 +77,8 @@ class Calls:
         joined = flight is not None
         if flight is None:
             once = probe or call.deployed.own_retries
-            flight = self._launch(call, replace(self.retries, retries=0) if once else self.retries, cache)
+            retries = replace(self.retries, retries=0) if once else self.retries
+            flight = self._launch(call, retries, cache, hearing)
         landed = await asyncio.shield(flight)
         if landed.error is not None:
             self._askings.forget(caller, call.first_key)
@@ -126,8 +133,10 @@ class Calls:
 
     # -- under way -------------------------------------------------------------------------------------------
 
-    def _launch(self, call: Call, retries: Retries, cache: ResponseCache | None) -> asyncio.Task[Landed]:
-        flight = asyncio.get_running_loop().create_task(self._fly(call, retries, store=cache is not None))
+    def _launch(
+        self, call: Call, retries: Retries, cache: ResponseCache | None, hearing: Hearing | None
+    ) -> asyncio.Task[Landed]:
+        flight = asyncio.get_running_loop().create_task(self._fly(call, retries, hearing, store=cache is not None))
         self._under_way.add(flight)
         flight.add_done_callback(self._under_way.discard)
         if cache is not None:
@@ -135,14 +144,14 @@ class Calls:
             flight.add_done_callback(lambda _: self._flights.pop(call.key, None))
         return flight
 
-    async def _fly(self, call: Call, retries: Retries, *, store: bool) -> Landed:
+    async def _fly(self, call: Call, retries: Retries, hearing: Hearing | None, *, store: bool) -> Landed:
         try:
             hold = self._admit(call)
         except (ContextOverflow, BudgetExceeded, ConfigError) as error:
             return Landed(error=await self.booking.refused(call, error))
         failed: list[JSON] = []
         changes = dict(call.pinned.changes)
-        call, landed = await self._send(call, retries, failed, changes)
+        call, landed = await self._send(call, retries, hearing, failed, changes)
         if failed:
             changes["retries"] = failed
         await self.booking.landed(call, landed, hold, attempts=len(failed) + 1, changes=changes, store=store)
@@ -164,13 +173,15 @@ class Calls:
         return self.booking.ledger.check(deployed.role, price is not None, model=deployed.model, tokens=tokens, usd=usd)
 
     async def _send(
-        self, call: Call, retries: Retries, failed: list[JSON], changes: dict[str, JSON]
+        self, call: Call, retries: Retries, hearing: Hearing | None, failed: list[JSON], changes: dict[str, JSON]
     ) -> tuple[Call, Landed]:
         """The call as it was sent in the end, and how it ended; `failed` and `changes` are added to."""
         try:
             while True:
                 call = self._without_refused(call, changes)
                 attempt = functools.partial(self.lanes[call.deployed.lane].complete, call.deployed, call.pinned)
+                if hearing is not None:
+                    attempt = functools.partial(self._heard, call, hearing)
                 try:
                     return call, self._land(call, await retries.run(attempt, failed), changes)
                 except RequestRejected as error:
@@ -184,6 +195,24 @@ class Calls:
             # A fault of ours, of litellm's or of llama.cpp's says nothing about who called; it must be on record.
             message = f"the {call.deployed.lane} lane failed: {type(error).__name__}: {error}"
             return call, Landed(error=self.booking.redacted(UpstreamUnavailable(message, attempts=len(failed) + 1)))
+
+    async def _heard(self, call: Call, hearing: Hearing) -> dict[str, JSON]:
+        """One attempt that is listened to; a plain one where the deployment refuses to stream."""
+        deployed, lane = call.deployed, self.lanes[call.deployed.lane]
+        place = deployed.name, deployed.model
+        hearing.begin()
+        if place in self._not_streaming:
+            return await lane.complete(deployed, call.pinned)
+        try:
+            reply = await lane.stream(deployed, call.pinned, hearing.take)
+        except RequestRejected as error:
+            if not refuses_to_stream(error):
+                raise
+            hearing.begin()
+            reply = await lane.complete(deployed, call.pinned)
+            self._not_streaming.add(place)
+        hearing.end()
+        return reply
 
     def _without_refused(self, call: Call, changes: dict[str, JSON]) -> Call:
         pinned = self._dropping.known(call.deployed, call.pinned, changes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -19,15 +19,16 @@ from bco_graph.config import Roles
 from bco_graph.errors import ConfigError, ModelCallError, RequestRejected, UpstreamUnavailable
 from bco_graph.gateway.deployments import Deployed
 from bco_graph.gateway.failures import failure, retry_after_s
-from bco_graph.gateway.lanes import too_late
+from bco_graph.gateway.lanes import parsed, too_late
 from bco_graph.gateway.pinning import Pinned
+from bco_graph.gateway.streaming import Pieces, Take
 from bco_graph.model_sections import CODE, Deployment, Models
 from bco_graph.protocols import Role
 from bco_graph.state import JSON
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
-    from langchain_core.messages import AIMessage
+    from langchain_core.messages import AIMessage, AIMessageChunk, InvalidToolCall, ToolCall
     from langchain_core.runnables import RunnableConfig
 
 _LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "num_predict")
@@ -108,13 +109,24 @@ class ChatModelLane:
         asyncio.get_running_loop().set_default_executor(self._threads)
 
     async def complete(self, deployed: Deployed, pinned: Pinned) -> dict[str, JSON]:
+        return await self._ask(deployed, pinned)
+
+    async def stream(self, deployed: Deployed, pinned: Pinned, take: Take) -> dict[str, JSON]:
+        return await self._ask(deployed, pinned, take)
+
+    async def _ask(self, deployed: Deployed, pinned: Pinned, take: Take | None = None) -> dict[str, JSON]:
         from langchain_core.messages import AIMessage, convert_to_messages
 
         model = self._models[deployed.role]
         try:
             runnable, given = _asked(model, pinned)
             async with asyncio.timeout(self._timeout_s):
-                message = await runnable.ainvoke(convert_to_messages(pinned.request["messages"]), _APART, **given)
+                said = convert_to_messages(pinned.request["messages"])
+                if take is None:
+                    message = await runnable.ainvoke(said, _APART, **given)
+                else:
+                    usage = {"stream_usage": True} if "stream_usage" in type(model).model_fields else {}
+                    message = await _put_together(runnable.astream(said, _APART, **given, **usage), take)
         except TimeoutError as error:
             raise too_late(self._timeout_s) from error
         except Exception as error:
@@ -141,6 +153,49 @@ def _asked(model: BaseChatModel, pinned: Pinned) -> tuple[Any, dict[str, JSON]]:
         return model, given
     how = {name: request[name] for name in ("tool_choice", "parallel_tool_calls") if name in request}
     return model.bind_tools(request["tools"], **how), given
+
+
+async def _put_together(chunks: AsyncIterator[Any], take: Take) -> Any:
+    """The message that the chunks make up; one of a model that does not stream stays as it is."""
+    from langchain_core.messages import AIMessage, AIMessageChunk
+
+    pieces, got = Pieces(), []
+    async for chunk in chunks:
+        got.append(chunk)
+        if isinstance(chunk, AIMessageChunk):
+            take(pieces.add({"choices": [{"index": 0, "delta": _delta(chunk)}]}))
+    if not got or not isinstance(got[0], AIMessageChunk):
+        return got[0] if got else None
+    message = got[0] + got[1:]
+    made, broken = _calls_in(message)
+    return AIMessage(
+        message.content, tool_calls=made, invalid_tool_calls=broken, id=message.id,
+        usage_metadata=message.usage_metadata, response_metadata=message.response_metadata,
+    )  # fmt: skip
+
+
+def _delta(chunk: AIMessageChunk) -> dict[str, JSON]:
+    calls = [
+        {"index": call["index"], "id": call["id"], "function": {"name": call["name"], "arguments": call["args"]}}
+        for call in chunk.tool_call_chunks
+    ]
+    return {"content": str(chunk.text), "tool_calls": calls}
+
+
+def _calls_in(message: AIMessageChunk) -> tuple[list[ToolCall], list[InvalidToolCall]]:
+    """Calls with whole arguments, and the others: LangChain's own reading of chunks mends what was cut off."""
+    from langchain_core.messages.tool import invalid_tool_call, tool_call
+
+    good: list[ToolCall] = []
+    bad: list[InvalidToolCall] = []
+    for chunk in message.tool_call_chunks:
+        name, call_id, text = chunk["name"] or "", chunk["id"], chunk["args"] or "{}"
+        args = parsed(text)
+        if isinstance(args, dict):
+            good.append(tool_call(name=name, args=args, id=call_id))
+        else:
+            bad.append(invalid_tool_call(name=name, args=text, id=call_id, error=None))
+    return good, bad
 
 
 def _failure(error: Exception) -> ModelCallError:

@@ -6,7 +6,7 @@ local     (local.py)   models that run in this process
 chat      (chat_models.py)  LangChain chat models given in code
 
 A lane makes one attempt, within the time limit it was built with. It returns the completion as it came, or raises a
-ModelCallError.
+ModelCallError. Streamed, where somebody listens, it returns the same, and says meanwhile what comes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -26,6 +26,7 @@ from bco_graph.errors import UpstreamUnavailable
 from bco_graph.gateway.deployments import Deployed
 from bco_graph.gateway.failures import failure, retry_after_s
 from bco_graph.gateway.pinning import Pinned
+from bco_graph.gateway.streaming import Pieces, Take, events_in
 from bco_graph.state import JSON
 from bco_graph.strict_json import MAX_DEPTH, is_too_deep
 
@@ -33,6 +34,8 @@ RETRY_AFTER_CAP_S = 60.0
 """The longest wait that an upstream's Retry-After is granted."""
 _OURS = frozenset({"served_by"})
 """What a lane may add to a completion; an endpoint may not."""
+STREAMED: Mapping[str, JSON] = {"stream": True, "stream_options": {"include_usage": True}}
+"""What a streamed request says beside a plain one."""
 
 
 class Lane(Protocol):
@@ -41,6 +44,10 @@ class Lane(Protocol):
     async def complete(self, deployed: Deployed, pinned: Pinned) -> dict[str, JSON]:
         """One attempt. Beside the completion, the result may hold `served_by`, the model that answered where it is
         not the deployment's."""
+
+    async def stream(self, deployed: Deployed, pinned: Pinned, take: Take) -> dict[str, JSON]:
+        """As `complete`, and `take` is given what comes; nothing where the endpoint answers whole. Raises
+        RequestRejected, its text about streaming, where it refuses to stream."""
 
     async def close(self) -> None:
         """Close every connection; a lane is not used again."""
@@ -87,6 +94,12 @@ class ForwardLane:
         """Where each deployment is posted to, and with which headers."""
 
     async def complete(self, deployed: Deployed, pinned: Pinned) -> dict[str, JSON]:
+        return await self._post(deployed, pinned)
+
+    async def stream(self, deployed: Deployed, pinned: Pinned, take: Take) -> dict[str, JSON]:
+        return await self._post(deployed, Pinned.of({**pinned.request, **STREAMED}, {}), take)
+
+    async def _post(self, deployed: Deployed, pinned: Pinned, take: Take | None = None) -> dict[str, JSON]:
         if (door := self._doors.get(deployed.name)) is None:
             door = self._doors[deployed.name] = _door(deployed)
         url, headers = door
@@ -97,6 +110,8 @@ class ForwardLane:
                 headers=headers,
                 allow_redirects=False,
             ) as response:
+                if take is not None and response.status < 300:
+                    return await _streamed(response, take)
                 text = (await response.read()).decode("utf-8", "replace")
                 return _completion(text, response.status, response.headers.get("Retry-After"))
         except TimeoutError as error:
@@ -127,6 +142,34 @@ def _body(deployed: Deployed, pinned: Pinned) -> bytes:
         merged = {**pinned.request, **(pinned.request["extra_body"] or {})}
         pinned = Pinned.of({name: value for name, value in merged.items() if name not in ("extra_body", "model")}, {})
     return pinned.text(deployed.model.partition("/")[2]).encode()
+
+
+async def _streamed(response: aiohttp.ClientResponse, take: Take) -> dict[str, JSON]:
+    """The completion that an event stream makes up, or that the body is: some endpoints take no notice of `stream`."""
+    content, first = response.content, b""
+    while not first.strip() and not content.at_eof():
+        first += await content.readany()
+    if first.lstrip()[:1] in (b"", b"{", b"[", b"<"):
+        return _completion((first + await content.read()).decode("utf-8", "replace"), response.status, None)
+
+    async def bodies() -> AsyncIterator[bytes]:
+        yield first
+        async for body in content.iter_any():
+            yield body
+
+    pieces, ended = Pieces(), False
+    async for event in events_in(bodies()):
+        if ended := event.strip() == "[DONE]":
+            break
+        chunk = parsed(event)
+        if not isinstance(chunk, Mapping):
+            raise UpstreamUnavailable("an event of the stream is no JSON object", status=response.status, raw=event)
+        if chunk.get("error"):
+            return _completion(json.dumps({"error": chunk["error"]}), response.status, None)
+        take(pieces.add(chunk))
+    if not ended and not pieces.ended:
+        raise UpstreamUnavailable("the stream broke off before the reply's end", status=response.status)
+    return {name: value for name, value in pieces.whole().items() if name not in _OURS}
 
 
 def _completion(text: str, status: int, retry_after: str | None) -> dict[str, JSON]:

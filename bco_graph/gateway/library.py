@@ -15,13 +15,14 @@ def litellm() -> Any:
     The local model map is chosen before the import, which would otherwise fetch one from the network. What litellm
     prints and logs is turned off: it repeats requests and keys, and every failure is in the receipts. Some of its
     modules, a few of them imported by its first call, make pydantic warn about `ReadOnly` items of TypedDicts
-    (a UserWarning); nothing here writes to these, so that warning is ignored, by its text.
+    (a UserWarning); nothing here writes to these, so that warning is ignored, by its text. So is what its streams do
+    to pydantic's models.
     """
     if (loaded := sys.modules.get("litellm")) is not None and getattr(loaded, "suppress_debug_info", False):
-        ignore_read_only_warning()
+        ignore_warnings_of_models()
         return loaded
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    ignore_read_only_warning()
+    ignore_warnings_of_models()
     import litellm as module
 
     module.suppress_debug_info = True
@@ -30,5 +31,8 @@ def litellm() -> Any:
     return module
 
 
-def ignore_read_only_warning() -> None:
+def ignore_warnings_of_models() -> None:
     warnings.filterwarnings("ignore", message=r"Items? .* on TypedDict class .* `ReadOnly`", category=UserWarning)
+    warnings.filterwarnings(
+        "ignore", message=r"Accessing the 'model_\w+' attribute on the instance", category=DeprecationWarning
+    )

@@ -30,6 +30,7 @@ from bco_graph.gateway.deployments import Deployed
 from bco_graph.gateway.lanes import too_late
 from bco_graph.gateway.pinning import Pinned
 from bco_graph.gateway.rendering import KINDS, SAMPLING, grammar_of, message_of, refuse_unknown, stops_of
+from bco_graph.gateway.streaming import Take
 from bco_graph.state import JSON
 
 DEFAULT_WINDOW = 2048
@@ -162,6 +163,10 @@ class LocalLane:
             if not done:
                 raise too_late(self.timeout_s)
             return reply
+
+    async def stream(self, deployed: Deployed, pinned: Pinned, take: Take) -> dict[str, JSON]:
+        """Says what comes once it is whole."""
+        return await self.complete(deployed, pinned)
 
     async def close(self) -> None:
         for worker in self._workers.values():

@@ -14,10 +14,11 @@ from bco_graph.errors import ConfigError, ContextOverflow, ModelCallError, Reque
 from bco_graph.gateway import local
 from bco_graph.gateway.deployments import Deployed, Fleet
 from bco_graph.gateway.failures import failure, retry_after_s
-from bco_graph.gateway.lanes import is_completion, parsed, too_late
+from bco_graph.gateway.lanes import STREAMED, is_completion, parsed, too_late
 from bco_graph.gateway.library import litellm
 from bco_graph.gateway.parameters import OURS
 from bco_graph.gateway.pinning import Pinned
+from bco_graph.gateway.streaming import Pieces, Take
 from bco_graph.state import JSON
 
 _DIRECT = frozenset({
@@ -52,6 +53,12 @@ class LitellmLane:
         self._names = Counter(entry["model_name"] for entry in fleet.router)
 
     async def complete(self, deployed: Deployed, pinned: Pinned) -> dict[str, JSON]:
+        return await self._ask(deployed, pinned.request)
+
+    async def stream(self, deployed: Deployed, pinned: Pinned, take: Take) -> dict[str, JSON]:
+        return await self._ask(deployed, {**pinned.request, **STREAMED}, take)
+
+    async def _ask(self, deployed: Deployed, request: dict[str, JSON], take: Take | None = None) -> dict[str, JSON]:
         seen: dict[str, Any] = {}
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -61,20 +68,41 @@ class LitellmLane:
                     num_retries=0,
                     max_retries=0,
                     logger_fn=lambda details: seen.update(raw=details.get("original_response")),
-                    **pinned.request,
+                    **request,
                 )
+                if take is not None:
+                    response = await self._put_together(deployed, response, take)
         except TimeoutError as error:
             raise too_late(self._timeout_s) from error
         except Exception as error:
-            raw = _raw(error, seen.get("raw"))
+            raw = _raw(error, seen.get("raw")) or (_streamed_body(error) if take else "")
             if is_completion(body := parsed(raw)):
                 return dict(body)
             raise _failure(self._litellm, error, raw) from error
         reply: dict[str, JSON] = response.model_dump(exclude_none=True)
-        served_by = (getattr(response, "_hidden_params", None) or {}).get("litellm_model_name")
-        if served_by in self._models and served_by != deployed.model:
+        if (served_by := self._served_by(deployed, response)) is not None:
             reply["served_by"] = served_by
         return reply
+
+    def _served_by(self, deployed: Deployed, response: Any) -> str | None:
+        """The model that answered where it is another one, a fallback."""
+        name = (getattr(response, "_hidden_params", None) or {}).get("litellm_model_name")
+        return str(name) if name in self._models and name != deployed.model else None
+
+    async def _put_together(self, deployed: Deployed, stream: Any, take: Take) -> Any:
+        """litellm's own way to make a response of its chunks: it knows each provider's thinking blocks. Where no
+        chunk has a usage it counts tokens itself; that is no usage that the endpoint reported. What a fallback that
+        took over reported cannot be told from that, and counts."""
+        pieces, chunks = Pieces(), []
+        async for chunk in stream:
+            chunks.append(chunk)
+            take(pieces.add(chunk.model_dump(exclude_none=True)))
+        response = self._litellm.stream_chunk_builder(chunks)
+        reported = [usage for chunk in stream.chunks if (usage := getattr(chunk, "usage", None))]
+        if len(reported) < 2 and self._served_by(deployed, stream) is None:
+            response.usage = reported[0] if reported else None
+        response._hidden_params = {**(response._hidden_params or {}), **(stream._hidden_params or {})}
+        return response
 
     def _call(self, deployed: Deployed, **request: Any) -> Any:
         """The coroutine of one attempt."""
@@ -160,3 +188,9 @@ def _raw(error: BaseException, logged: Any) -> str:
             return cause.doc
         cause = cause.__cause__ or cause.__context__
     return ""
+
+
+def _streamed_body(error: Exception) -> str:
+    """The body of an error that litellm's logger does not see: that of a streamed request."""
+    body = getattr(error, "body", None)
+    return json.dumps({"error": body}, default=str) if isinstance(body, dict) else ""

@@ -33,8 +33,9 @@ from bco_graph.gateway.lanes import ForwardLane, Lane, Retries
 from bco_graph.gateway.notices import Notices, Tell
 from bco_graph.gateway.prices import price_of
 from bco_graph.gateway.replies import storable
+from bco_graph.gateway.streaming import Hearing
 from bco_graph.ledger import Ledger
-from bco_graph.protocols import Caller, Role
+from bco_graph.protocols import Caller, Hear, Role
 from bco_graph.receipts import Receipts
 from bco_graph.redaction import Redactor, credentials_of
 from bco_graph.state import JSON
@@ -216,6 +217,13 @@ class Gateway:
         ModelCallError, BudgetExceeded, or ConfigError for a role without a deployment.
         """
         reply = await self._on_loop(self._require().calls.complete(caller, storable(request)))
+        return dict(json.loads(reply))
+
+    async def stream(self, caller: Caller, request: Mapping[str, JSON], hear: Hear) -> dict[str, JSON]:
+        """As `complete`, and `hear` is told what the model says as it says it, without the keys in use: implements
+        `protocols.StreamedCalls`. Nothing is told of a stored reply, nor of one that another call is waiting for."""
+        hearing = Hearing(hear, self.redactor)
+        reply = await self._on_loop(self._require().calls.complete(caller, storable(request), hearing=hearing))
         return dict(json.loads(reply))
 
     async def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:

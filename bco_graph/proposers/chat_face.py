@@ -1,16 +1,24 @@
 """One model call of the `agent` proposer as a run of a LangChain chat model.
 
 Whoever streams the graph with `messages`, passes callbacks, or traces with LangSmith sees the call so, natively. The
-request that is sent stays the one that was made; the messages beside it are for those who look on. The gateway reads
-whole replies, so each is one chunk.
+request that is sent stays the one that was made; the messages beside it are for those who look on. Where one of them
+wants chunks, they come as the model makes them; a stored reply is one chunk. An attempt that broke off after chunks
+were seen is a run that failed, and the next attempt a run, and a message, of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.callbacks import (
+    AsyncCallbackHandler,
+    AsyncCallbackManagerForLLMRun,
+    BaseCallbackHandler,
+    CallbackManagerForLLMRun,
+)
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import (
     AIMessage,
@@ -22,42 +30,93 @@ from langchain_core.messages import (
     ToolMessage,
 )
 from langchain_core.messages.ai import UsageMetadata
-from langchain_core.messages.tool import ToolCall, invalid_tool_call, tool_call
+from langchain_core.messages.tool import ToolCall, invalid_tool_call, tool_call, tool_call_chunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tracers.base import AsyncBaseTracer, BaseTracer
 from pydantic import PrivateAttr
 
 from bco_graph.proposers.replies import message_of, text_of
-from bco_graph.protocols import Caller, ModelCalls
+from bco_graph.protocols import Caller, ModelCalls, StreamedCalls
 from bco_graph.state import JSON
 from bco_graph.strict_json import read_object
 
 
 async def complete(calls: ModelCalls, caller: Caller, request: Mapping[str, JSON]) -> dict[str, JSON]:
     """What `calls.complete` gives or raises, made inside a chat model's run."""
-    face = ChatFace(calls, caller, request)
+    call = _Call(calls, caller, request)
     iteration, _, step = caller.step.partition("/")
-    metadata = {"bco_iteration": int(iteration or 0), "bco_step": step}
-    await face.ainvoke([_shown(message) for message in request["messages"]], {"metadata": metadata})
-    return face.answer
+    about = RunnableConfig(metadata={"bco_iteration": int(iteration or 0), "bco_step": step})
+    said = [_shown(message) for message in request["messages"]]
+    try:
+        while True:
+            with contextlib.suppress(_BrokeOff):
+                await ChatFace(call).ainvoke(said, about)
+                return call.answer
+    finally:
+        await call.leave()
+
+
+class _BrokeOff(Exception):
+    """An attempt ended after chunks of it were seen; another one follows."""
+
+
+class _Call:
+    """The one call, made plainly or listened to; `answer` is then the reply in OpenAI's form."""
+
+    def __init__(self, calls: ModelCalls, caller: Caller, request: Mapping[str, JSON]) -> None:
+        self._calls, self._caller, self._request = calls, caller, request
+        self._loop = asyncio.get_running_loop()
+        self._heard: asyncio.Queue[Mapping[str, JSON] | None] = asyncio.Queue()
+        self._streaming: asyncio.Task[None] | None = None
+        self.answer: dict[str, JSON] = {}
+
+    async def plain(self) -> dict[str, JSON]:
+        self.answer = await self._calls.complete(self._caller, self._request)
+        return self.answer
+
+    async def deltas(self) -> AsyncGenerator[Mapping[str, JSON]]:
+        """What is said until the reply is whole; raises what the call raises, and _BrokeOff."""
+        if not isinstance(self._calls, StreamedCalls):
+            await self.plain()
+            return
+        if self._streaming is None:
+            self._streaming = self._loop.create_task(self._stream(self._calls))
+        while (delta := await self._heard.get()) is not _END:
+            if delta is None:
+                raise _BrokeOff("the reply broke off, and is asked for again")
+            yield delta
+        await self._streaming
+
+    async def _stream(self, calls: StreamedCalls) -> None:
+        try:
+            self.answer = await calls.stream(self._caller, self._request, self._hear)
+        finally:
+            self._hear(_END)
+
+    def _hear(self, delta: Mapping[str, JSON] | None) -> None:
+        self._loop.call_soon_threadsafe(self._heard.put_nowait, delta)
+
+    async def leave(self) -> None:
+        """Who leaves early does not wait for the reply; the call is paid and recorded."""
+        if self._streaming is not None:
+            self._streaming.cancel()
+            await asyncio.gather(self._streaming, return_exceptions=True)
+
+
+_END: Mapping[str, JSON] = {}
 
 
 class ChatFace(BaseChatModel):
-    """Makes its one call when it is invoked; `answer` is then the reply in OpenAI's form."""
+    """One run over the call, or over what is left of it after an attempt that broke off."""
 
     # A process-wide cache of LangChain's would answer in place of the gateway, unseen by ledger and receipts.
     cache: bool | None = False
-    _calls: ModelCalls = PrivateAttr()
-    _caller: Caller = PrivateAttr()
-    _request: Mapping[str, JSON] = PrivateAttr()
-    _answer: dict[str, JSON] = PrivateAttr()
+    _call: _Call = PrivateAttr()
 
-    def __init__(self, calls: ModelCalls, caller: Caller, request: Mapping[str, JSON]) -> None:
+    def __init__(self, call: _Call) -> None:
         super().__init__()
-        self._calls, self._caller, self._request = calls, caller, request
-
-    @property
-    def answer(self) -> dict[str, JSON]:
-        return self._answer
+        self._call = call
 
     @property
     def _llm_type(self) -> str:
@@ -70,7 +129,7 @@ class ChatFace(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        chunk = await self._reply()
+        chunk = _chunk(await self._call.plain())
         message = AIMessage(
             chunk.content, tool_calls=chunk.tool_calls, invalid_tool_calls=chunk.invalid_tool_calls,
             usage_metadata=chunk.usage_metadata, response_metadata=chunk.response_metadata,
@@ -84,7 +143,17 @@ class ChatFace(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        yield ChatGenerationChunk(message=await self._reply())
+        seen = False
+        async with contextlib.aclosing(self._call.deltas()) as deltas:
+            async for delta in deltas:
+                seen = True
+                yield ChatGenerationChunk(message=_piece(delta))
+        yield ChatGenerationChunk(message=_last(self._call.answer) if seen else _chunk(self._call.answer))
+
+    def _should_stream(self, *, run_manager: Any = None, **kwargs: Any) -> bool:
+        """LangChain's rule, and for a callback that takes tokens, where it would want the model's `streaming` set."""
+        handlers = run_manager.handlers if run_manager else []
+        return super()._should_stream(run_manager=run_manager, **kwargs) or any(map(_takes_tokens, handlers))
 
     def _generate(
         self,
@@ -95,15 +164,40 @@ class ChatFace(BaseChatModel):
     ) -> ChatResult:
         raise NotImplementedError("the gateway is asked asynchronously")
 
-    async def _reply(self) -> AIMessageChunk:
-        self._answer = await self._calls.complete(self._caller, self._request)
-        message, finish = message_of(self._answer)
-        good, bad = _calls_of(message)
-        return AIMessageChunk(
-            content=text_of(message), tool_calls=good, invalid_tool_calls=bad, usage_metadata=_usage(self._answer),
-            response_metadata={"model_name": str(self._answer.get("model") or ""), "finish_reason": finish},
-            chunk_position="last",
-        )  # fmt: skip
+
+def _takes_tokens(handler: BaseCallbackHandler) -> bool:
+    """Whether a callback has something of its own to do with a token; tracers note that it came."""
+    nothing = (BaseCallbackHandler.on_llm_new_token, AsyncCallbackHandler.on_llm_new_token)
+    return type(handler).on_llm_new_token not in nothing and not isinstance(handler, BaseTracer | AsyncBaseTracer)
+
+
+def _chunk(answer: Mapping[str, JSON]) -> AIMessageChunk:
+    """A whole reply."""
+    message, _ = message_of(answer)
+    good, bad = _calls_of(message)
+    return AIMessageChunk(content=text_of(message), tool_calls=good, invalid_tool_calls=bad, **_ending(answer))
+
+
+def _piece(delta: Mapping[str, JSON]) -> AIMessageChunk:
+    calls = [
+        tool_call_chunk(
+            name=call.get("function", {}).get("name"), args=call.get("function", {}).get("arguments"),
+            id=call.get("id"), index=call["index"],
+        )
+        for call in delta.get("tool_calls") or []
+    ]  # fmt: skip
+    return AIMessageChunk(content=delta.get("content") or "", tool_call_chunks=calls)
+
+
+def _last(answer: Mapping[str, JSON]) -> AIMessageChunk:
+    """What is known when all has been said."""
+    return AIMessageChunk(content="", **_ending(answer))
+
+
+def _ending(answer: Mapping[str, JSON]) -> dict[str, Any]:
+    _, finish = message_of(answer)
+    about = {"model_name": str(answer.get("model") or ""), "finish_reason": finish}
+    return {"usage_metadata": _usage(answer), "response_metadata": about, "chunk_position": "last"}
 
 
 def _usage(answer: Mapping[str, JSON]) -> UsageMetadata | None:
