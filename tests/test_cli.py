@@ -152,8 +152,10 @@ def test_a_stopped_run_says_how_to_go_on_and_pays_nothing_twice(
     server.script("toy-model", slow)
     write_config(tmp_path, server, method="vanilla", iterations=1, evaluation={"concurrency": 2})
     process = subprocess.Popen(
-        [*BCO, "run", "bco.yaml"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+        [*BCO, "run", "bco.yaml"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        # A shell has what it starts in the background ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
     while len(server.requests) < 5:
         time.sleep(0.02)
     for number in signals:

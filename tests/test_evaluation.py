@@ -259,7 +259,8 @@ def _jobs(port: int, folder: Path, *, mode: str) -> list[Job]:
     if mode != "landlock":  # which refuses /dev/shm
         jobs += [job("multiprocess")]
     if mode == "required":
-        jobs += [job("secrets", paths=[__file__, str(folder), "/etc/passwd", "/home", "/var", "/sys"])]
+        paths = [path for path in ("/home", "/var") if not sys.prefix.startswith(f"{path}/")]
+        jobs += [job("secrets", paths=[__file__, str(folder), "/etc/passwd", "/sys", *paths])]
     return jobs
 
 
