@@ -260,6 +260,16 @@ def test_a_text_in_pieces_loses_the_same_keys_as_the_whole(size: int) -> None:
     assert "abcabcabcabd" not in "".join(told)
 
 
+def test_what_was_held_back_of_a_broken_attempt_is_not_heard_in_the_next(tmp_path: Path) -> None:
+    broken = Reply(f"a {KEY[:-1]}", chunks=1, cut_after=2)
+    with (
+        ScriptedModelServer({"m": [broken, "b"]}) as server,
+        opened(tmp_path, server.deployment("m", api_key=KEY), retries=1) as room,
+    ):
+        _, heard = listen(room, says("hi"))
+    assert heard == [{"content": "a "}, None, {"content": "b"}]
+
+
 def test_what_cannot_be_a_key_is_not_held_back() -> None:
     rolling = Redactor([KEY]).rolling()
     assert [rolling.take(piece) for piece in ("a word", " scripted-key", "hole")] == ["a word", " ", "scripted-keyhole"]
