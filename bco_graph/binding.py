@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from langchain_core.runnables import RunnableLambda
 
-from bco_graph.apart import run_apart
+from bco_graph.apart import await_apart, run_apart
 from bco_graph.config import RunConfig, nearest
 from bco_graph.errors import ConfigError
 from bco_graph.opening import open_run
@@ -28,7 +28,12 @@ Node = Callable[..., Awaitable[Any]]
 
 
 class RunHandle:
-    """A run that is opened when it is first needed and closed once; safe to share between threads."""
+    """A run that is opened when it is first needed and closed once; safe to share between threads.
+
+    With `apart`, each of its nodes runs in a thread with a loop of its own, whoever calls, so that an async caller's
+    loop goes on while a node reads and writes; the first one opens the run there. Without it, async callers have the
+    nodes in their own loop, where nodes and proposers of theirs may share what is bound to it.
+    """
 
     def __init__(
         self,
@@ -37,9 +42,11 @@ class RunHandle:
         suite: Suite | None = None,
         proposer: Proposer | None = None,
         target: str | None = None,
+        apart: bool = False,
         **options: Any,
     ) -> None:
         self.config = config
+        self.apart = apart
         self._how: dict[str, Any] = {"suite": suite, "proposer": proposer, "target": target, **options}
         self._run: RunContext | None = None
         self._lock = threading.Lock()
@@ -93,7 +100,7 @@ def bind(node: Node, handle: RunHandle) -> Runnable[Any, Any]:
     """
     name = _name_of(node)
 
-    async def run_async(state: Any) -> Any:
+    async def run_here(state: Any) -> Any:
         run = handle.open()
         handle.places.enter(run, name, state)
         take_over(run, name, state)
@@ -114,9 +121,12 @@ def bind(node: Node, handle: RunHandle) -> Runnable[Any, Any]:
         return update
 
     def run_sync(state: Any) -> Any:
-        return run_apart(run_async(state), name=f"bco-{name}")
+        return run_apart(run_here(state), name=f"bco-{name}")
 
-    return RunnableLambda(run_sync, afunc=run_async, name=name)
+    async def run_async(state: Any) -> Any:
+        return await await_apart(run_here(state), name=f"bco-{name}")
+
+    return RunnableLambda(run_sync, afunc=run_async if handle.apart else run_here, name=name)
 
 
 def _name_of(node: Node) -> NodeName | AskName:

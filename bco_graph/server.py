@@ -2,7 +2,8 @@
 
 `langgraph.json` names it as `"graphs": {"bco": "bco_graph.server:graph"}`. The config is the file that the environment
 variable BCO_CONFIG names, `bco.yaml` in the server's folder where it names none. The server owns checkpointer and
-store. Each thread has a run folder of its own, `runs/NAME-THREAD`, which is open while one of its runs executes.
+store. Each thread has a run folder of its own, `runs/NAME-THREAD`, which is open while one of its runs executes. What
+reads and writes files does so in threads: the server's loop is never blocked.
 """
 
 from __future__ import annotations
@@ -38,9 +39,10 @@ def graph_of(path: str | None = None) -> Factory:
         loaded = await asyncio.to_thread(load_config, Path(path or os.environ.get("BCO_CONFIG") or "bco.yaml"))
         if thread := config.get("configurable", {}).get("thread_id"):
             loaded = loaded.model_copy(update={"name": f"{loaded.name}-{thread}"})
-        handle = RunHandle(loaded)
+        handle = RunHandle(loaded, apart=True)
+        compiled = await asyncio.to_thread(lambda: create_bco(loaded, handle=handle).compile())
         try:
-            yield create_bco(loaded, handle=handle).compile().with_config(recursion_limit=recursion_limit(loaded))
+            yield compiled.with_config(recursion_limit=recursion_limit(loaded))
         finally:
             await asyncio.to_thread(handle.close)
 

@@ -36,7 +36,7 @@ def test_the_page_runs_from_top_to_end(room: Room, monkeypatch: pytest.MonkeyPat
     for number, block in enumerate(found, 1):
         exec(compile(block, f"COMPOSE.md, block {number}", "exec", dont_inherit=True), names)
     runs = sorted(path.name for path in config.run_dir.parent.iterdir())
-    assert runs == ["awaited", "by-hand", "held", "inside", "kept", "other", "toy", "wide"]
+    assert runs == ["apart", "awaited", "by-hand", "held", "inside", "kept", "other", "toy", "wide"]
     assert [name for name in runs if wrong(config.run_dir.parent / name)] == []
 
 

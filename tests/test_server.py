@@ -20,6 +20,8 @@ from langgraph.types import Command
 from langgraph_sdk import get_client
 
 from bco_graph.testing import ScriptedModelServer
+from tests.test_agent_loop import by_tools
+from tests.test_stream import ORDER
 from tests.toy import BOTH, SHORT, answer, prompt_edit
 
 LANGGRAPH = Path(sys.executable).parent / "langgraph"
@@ -33,14 +35,14 @@ MANY = 30
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with bco.yaml and langgraph.json, served; `url` in it is where."""
     folder = tmp_path_factory.mktemp("server")
-    with ScriptedModelServer({"toy-model": answer}) as models:
+    with ScriptedModelServer({"toy-model": answer, "proposer-model": by_tools}) as models:
         write(folder, models)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         log = (folder / "log").open("w")
         process = subprocess.Popen(
-            [LANGGRAPH, "dev", "--no-browser", "--no-reload", "--allow-blocking", "--port", str(port)],
+            [LANGGRAPH, "dev", "--no-browser", "--no-reload", "--port", str(port)],
             cwd=folder, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **OFFLINE},
         )  # fmt: skip
         try:
@@ -65,11 +67,21 @@ def write(folder: Path, models: ScriptedModelServer) -> None:
     (folder / "bco.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     many = {**config, "iterations": MANY, "max_failures": MANY, "proposer": {"kind": "command", "command": ["false"]}}
     (folder / "many.yaml").write_text(yaml.safe_dump(many), encoding="utf-8")
-    (folder / "many.py").write_text(
-        "from bco_graph.server import graph_of\n\ngraph = graph_of('many.yaml')\n", encoding="utf-8"
-    )
-    graphs = {"dependencies": ["."], "graphs": {"bco": "bco_graph.server:graph", "many": "./many.py:graph"}}
-    (folder / "langgraph.json").write_text(json.dumps(graphs), encoding="utf-8")
+    deployments = [
+        {"model_name": name, "litellm_params": params | {"model": f"openai/{name}-model"}}
+        for name in ("toy", "proposer")
+    ]
+    whole = {
+        **config, "method": "bco", "iterations": 1, "models": {"model_list": deployments, "retries": 0},
+        "roles": {"target": "toy", "proposer": "proposer"}, "proposer": {"kind": "agent"},
+    }  # fmt: skip
+    (folder / "whole.yaml").write_text(yaml.safe_dump(whole), encoding="utf-8")
+    graphs = {"bco": "bco_graph.server:graph"}
+    for name in ("many", "whole"):
+        code = f"from bco_graph.server import graph_of\n\ngraph = graph_of('{name}.yaml')\n"
+        (folder / f"{name}.py").write_text(code, encoding="utf-8")
+        graphs[name] = f"./{name}.py:graph"
+    (folder / "langgraph.json").write_text(json.dumps({"dependencies": ["."], "graphs": graphs}), encoding="utf-8")
 
 
 def wait_until_up(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -114,6 +126,33 @@ async def test_a_run_is_streamed_interrupted_and_resumed_by_the_sdk(place: Path)
         values: Any = (await client.threads.get_state(thread))["values"]
     assert values["best"] == {"id": "iter_001", "mean": 1.0}
     assert (place / "runs" / f"served-{thread}" / "run.json").exists()
+
+
+async def test_all_five_nodes_with_a_proposer_s_model_run_in_the_server_and_are_streamed(place: Path) -> None:
+    async with get_client(url=url_of(place)) as client:
+        thread = (await client.threads.create())["thread_id"]
+        modes: Any = ["updates", "custom", "messages-tuple"]
+        parts = [part async for part in client.runs.stream(thread, "whole", input={}, stream_mode=modes)]
+    assert [node for part in parts if part.event == "updates" for node in part.data] == ORDER
+    log = (place / "runs" / f"served-{thread}" / "events.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [part.data for part in parts if part.event == "custom"] == [json.loads(line) for line in log]
+    said = {part.data[1]["langgraph_node"] for part in parts if part.event == "messages"}
+    assert said == {"update", "propose", "predict", "grade"}
+
+
+async def test_a_run_that_is_cancelled_lets_go_of_its_folder_and_goes_on(place: Path) -> None:
+    async with get_client(url=url_of(place)) as client:
+        thread = (await client.threads.create())["thread_id"]
+        begun: Any = None
+        async for part in client.runs.stream(thread, "whole", input={}, stream_mode=["custom"]):
+            if part.event == "metadata":
+                begun = part.data["run_id"]
+            if part.event == "custom" and part.data["type"] == "task_done":
+                await client.runs.cancel(thread, begun, wait=True)
+                break
+        parts = [part async for part in client.runs.stream(thread, "whole", input={}, stream_mode="custom")]
+    assert [part for part in parts if part.event == "error"] == []
+    assert [part.data["stop"] for part in parts if part.event == "custom" and part.data["type"] == "run_ended"]
 
 
 async def test_a_remote_graph_is_driven_like_a_local_one(place: Path) -> None:
