@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bco_graph import prompts
-from bco_graph.apart import may_block
 from bco_graph.candidates import CandidateStore
 from bco_graph.config import RunConfig
 from bco_graph.document import RunDocument
@@ -126,14 +125,6 @@ class _Opened:
     manifest: dict[str, JSON]
 
 
-class _GatewayOfRun(Gateway):
-    """Its thread, too, is one that serves nobody else than the run."""
-
-    async def _serve(self, *args: Any) -> None:
-        may_block()
-        await super()._serve(*args)
-
-
 def _open_folder(
     config: RunConfig,
     folder: RunFolder,
@@ -154,7 +145,7 @@ def _open_folder(
     gateway: Gateway | None = None
     try:
         ledger = Ledger(config.budget, receipts)
-        gateway = _GatewayOfRun(
+        gateway = Gateway(
             config.models,
             config.roles,
             ledger,

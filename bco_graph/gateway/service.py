@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiohttp import web
 
+from bco_graph.apart import run_in_own_thread
 from bco_graph.config import Models, Roles
 from bco_graph.errors import AuthenticationFailed, ConfigError, ModelCallError, UpstreamUnavailable
 from bco_graph.gateway import local
@@ -122,7 +123,7 @@ class Gateway:
                     self._ledger.require_price(role, price_of(deployed.source) is not None, model=deployed.model)
             started: Future[_Running] = Future()
             self._thread = threading.Thread(
-                target=lambda: asyncio.run(self._serve(started)), name="bco-gateway", daemon=True
+                target=lambda: run_in_own_thread(self._serve(started)), name="bco-gateway", daemon=True
             )
             self._thread.start()
             self._running = started.result(_START_S)
