@@ -47,8 +47,8 @@ class Replay:
         config = {
             **kept, "name": self._name, "proposer": {"kind": "replay", "recording": str(self.folder)}, **changes,
         }  # fmt: skip
-        cache = {"extra_cache": self.folder / "cache.sqlite", "offline": True}
-        return RunHandle(check_config(config), suite=self._room.suite, **cache)
+        cache = self.folder / "cache.sqlite"
+        return RunHandle(check_config(config), suite=self._room.suite, extra_cache=cache, offline=True)
 
     async def run(self, handle: RunHandle | None = None, **given: Any) -> dict[str, Any]:
         handle = handle or self.handle()
