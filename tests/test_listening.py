@@ -218,8 +218,11 @@ def test_who_stops_listening_leaves_a_call_that_is_paid_and_recorded(tmp_path: P
         async def leave() -> None:
             first = asyncio.Event()
             loop = asyncio.get_running_loop()
-            call = room.gateway.stream(JOB, says("hi"), lambda _: loop.call_soon_threadsafe(first.set) and None)
-            task = asyncio.create_task(call)
+
+            def hear(_: object) -> None:
+                loop.call_soon_threadsafe(first.set)
+
+            task = asyncio.create_task(room.gateway.stream(JOB, says("hi"), hear))
             await first.wait()
             task.cancel()
 
