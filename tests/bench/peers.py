@@ -1,8 +1,8 @@
 """The same 1,449 calls of 50 ms, 64 at once, by other libraries' evaluators, against a bare aiohttp loop in one run.
 
-Needs the extra `peers` (dspy, gepa); one that is not installed is named and passed over. None of them runs a candidate
-in a process of its own; what is timed is one call a task, its row kept. One line each: seconds, and the ratio to the
-bare loop. Run it as `python -m tests.bench.peers`.
+Needs the extra `peers` (dspy, gepa, inspect-ai); one that is not installed is named and passed over. None of them runs
+a candidate in a process of its own; what is timed is one call a task, its row kept. One line each: seconds, and the
+ratio to the bare loop. Run it as `python -m tests.bench.peers`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -48,8 +49,25 @@ def by_gepa(base: str) -> None:
     assert sum(done.scores) == TASKS
 
 
+def by_inspect(base: str) -> None:
+    import inspect_ai
+    from inspect_ai.dataset import MemoryDataset, Sample
+    from inspect_ai.model import GenerateConfig, get_model
+    from inspect_ai.scorer import includes
+    from inspect_ai.solver import generate
+
+    config = GenerateConfig(max_connections=AT_ONCE, max_retries=0)
+    model = get_model("openai/m", base_url=base, api_key="none", responses_api=False, config=config)
+    samples = MemoryDataset([Sample(input=text, target="ok") for text in QUESTIONS])
+    task = inspect_ai.Task(dataset=samples, solver=[generate()], scorer=includes())
+    with tempfile.TemporaryDirectory() as logs:
+        (log,) = inspect_ai.eval(task, model=model, display="none", log_dir=logs, max_samples=AT_ONCE)
+    assert log.status == "success"
+    assert log.results.scores[0].metrics["accuracy"].value == 1.0
+
+
 PEERS: dict[str, tuple[str, Callable[[str], None]]] = {
-    "dspy.Evaluate": ("dspy", by_dspy), "gepa adapter": ("gepa", by_gepa),
+    "dspy.Evaluate": ("dspy", by_dspy), "gepa adapter": ("gepa", by_gepa), "inspect_ai": ("inspect_ai", by_inspect),
 }  # fmt: skip
 
 
