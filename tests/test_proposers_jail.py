@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import stat
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,7 +17,8 @@ import pytest
 
 from bco_graph.config import ProposerConfig
 from bco_graph.errors import ConfigError, StepFailed
-from bco_graph.evaluation import pick_sandbox
+from bco_graph.evaluation import Sandbox, pick_sandbox
+from bco_graph.proposers import jail
 from bco_graph.proposers.command import CommandProposer
 from bco_graph.proposers.tree import snapshot
 from bco_graph.protocols import StepResult
@@ -253,19 +254,13 @@ async def test_what_a_killed_run_left_of_its_jail_is_removed(run_folder: Path) -
     assert not (run_folder / ".jail-old").exists()
 
 
-def test_where_there_is_no_bubblewrap_required_refuses_and_auto_warns(tmp_path: Path) -> None:
-    script = """
-import logging, os, sys
-logging.basicConfig()
-from bco_graph.config import ProposerConfig
-from bco_graph.proposers.command import CommandProposer
-for sandbox in ("auto", "required"):
-    config = ProposerConfig(kind="command", command=[sys.executable], sandbox=sandbox)
-    CommandProposer(config, gateway_url="", token_for=str)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script], env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False,
-        cwd=Path(__file__).parents[1],
-    )  # fmt: skip
-    assert "WARNING:bco_graph.proposers.jail:the proposer's command is not confined" in done.stderr
-    assert "ConfigError: proposer.sandbox is required and there is none: the program bwrap" in done.stderr
+def test_where_nothing_confines_required_refuses_and_auto_warns(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(jail, "strongest", lambda: Sandbox("none", "none", "bwrap is not on PATH; no Landlock"))
+    with caplog.at_level(logging.WARNING):
+        CommandProposer(ProposerConfig(kind="command", command=["sh"]), gateway_url="", token_for=str)
+    assert "the proposer's command is not confined" in caplog.text
+    required = ProposerConfig(kind="command", command=["sh"], sandbox="required")
+    with pytest.raises(ConfigError, match=r"proposer\.sandbox is required and .* bwrap is not on PATH"):
+        CommandProposer(required, gateway_url="", token_for=str)

@@ -44,12 +44,12 @@ class Jail:
     """What processes may do that `enter` it, beside what they write below folders of their own.
 
     `read` are files and folders to read and execute, `listed` folders of which names may be listed, also below them,
-    `ports` TCP ports to connect to. Made once, for a fork to enter. Raises OSError.
+    `ports` TCP ports to connect to (None: the network stays as it is). Made once, for a fork to enter. Raises OSError.
     """
 
-    def __init__(self, read: Iterable[str], listed: Iterable[str] = (), ports: Iterable[int] = ()) -> None:
+    def __init__(self, read: Iterable[str], listed: Iterable[str] = (), ports: Iterable[int] | None = ()) -> None:
         self.abi = abi()
-        self.ports = list(ports)
+        self.ports = None if ports is None else list(ports)
         self.rules = [(os.open(path, os.O_PATH | os.O_CLOEXEC), _READ) for path in read]
         self.rules += [(os.open(path, os.O_PATH | os.O_CLOEXEC), _READ_DIR) for path in listed]
         devices = [path for path in _DEVICES if Path(path).exists()]
@@ -58,7 +58,7 @@ class Jail:
     def enter(self, writable: Iterable[str]) -> None:
         """Restrict this thread and what it forks, for ever. It must have set no_new_privs. Raises OSError."""
         every = (1 << _RIGHTS_BY_ABI.get(self.abi, 16)) - 1
-        attributes = struct.pack("=QQQ", every, _BIND_CONNECT, _SCOPES)
+        attributes = struct.pack("=QQQ", every, 0 if self.ports is None else _BIND_CONNECT, _SCOPES)
         size = 24 if self.abi >= SCOPE_ABI else 16 if self.abi >= TCP_ABI else 8
         ruleset = _call(_CREATE, attributes, ctypes.c_size_t(size), 0)
         own = [(os.open(path, os.O_PATH | os.O_CLOEXEC), every) for path in writable]
@@ -68,7 +68,7 @@ class Jail:
                 allowed &= _ON_FILES
             _call(_ADD, ruleset, _PATH_BENEATH, struct.pack("=Qi", allowed, handle), 0)
             os.close(handle)
-        for port in self.ports if self.abi >= TCP_ABI else ():
+        for port in (self.ports or ()) if self.abi >= TCP_ABI else ():
             _call(_ADD, ruleset, _NET_PORT, struct.pack("=QQ", _CONNECT, port), 0)
         _call(_RESTRICT, ruleset, 0)
         os.close(ruleset)

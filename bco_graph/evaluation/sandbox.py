@@ -67,7 +67,7 @@ class Sandbox:
         what = {
             ("bubblewrap", "task"): "bubblewrap, with namespaces of its own for each task",
             ("bubblewrap", "candidate"): "bubblewrap around each candidate, whose tasks share one /tmp",
-            ("landlock", "none"): f"Landlock for each task, which leaves open {_left_open(landlock.abi())}",
+            ("landlock", "none"): f"Landlock for each task, which leaves open {left_open(landlock.abi())}",
         }.get(
             (self.name, self.isolation),
             "none: candidates run as plain processes, with network and this user's files in reach",
@@ -101,7 +101,8 @@ class Sandbox:
         )  # fmt: skip
 
 
-def _left_open(abi: int) -> str:
+def left_open(abi: int) -> str:
+    """What Landlock of an ABI does not refuse, in words."""
     gaps = ["Unix sockets that have a path", "UDP", "names and sizes of files"]
     gaps += ["TCP"] if abi < landlock.TCP_ABI else []
     gaps += ["signals to this user's processes"] if abi < landlock.SCOPE_ABI else []

@@ -73,11 +73,13 @@ def below_tmp() -> list[str]:
     return [str(folder) for folder in python_folders() if folder.is_relative_to("/tmp")]
 
 
-def readable(hide: Sequence[Path]) -> tuple[list[str], list[str]]:
-    """Where rules can only allow: paths to read with all that is below them, and folders of which only names show."""
-    folders = [Path("/usr"), *(Path("/", name) for name in _SYSTEM_FOLDERS), *python_folders()]
+def readable(hide: Sequence[Path], more: Sequence[Path] = ()) -> tuple[list[str], list[str]]:
+    """Where rules can only allow: paths to read with all that is below them, and folders of which only names show.
+    `more` are files and folders beside the system and our Python."""
+    folders = [Path("/usr"), *(Path("/", name) for name in _SYSTEM_FOLDERS), *python_folders(), *more]
     hidden = [path.resolve() for path in to_hide(hide, folders)]
     read: list[str] = [path for path in SYSTEM_FILES if Path(path).exists()]
+    read += [str(path.resolve()) for path in more if path.is_file()]
     listed: list[str] = []
     for folder in dict.fromkeys(folder.resolve() for folder in folders if folder.is_dir()):
         for path, whole in _around(folder, hidden):

@@ -120,15 +120,15 @@ class CommandProposer:
         }
         argv = [_FIELD.sub(lambda found: values.get(found[1], found[0]), word) for word in self._config.command]
         run = partial(
-            run_program, cwd=step.workspace, environment=self._environment, timeout_s=max(0.0, timeout_s),
+            run_program, cwd=step.workspace, timeout_s=max(0.0, timeout_s),
             secrets={**self._secrets, "token": token},
         )  # fmt: skip
         try:
             if self._jail is None:
-                return await run(argv), []
-            with self._jail.entered(step, self._environment) as top:
-                ended = await run([*top.argv, *argv])
-                return ended, top.collect()
+                return await run(argv, environment=self._environment), []
+            with self._jail.entered(step, self._environment) as place:
+                ended = await run([*place.argv, *argv], environment=place.environment)
+                return ended, place.collect()
         except OSError as error:
             reason = f"cannot start {argv[0]!r}: {error.strerror}; install it or mend proposer.command"
             raise StepFailed(step.name, cause="command", reasons=[reason]) from error

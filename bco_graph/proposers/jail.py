@@ -1,5 +1,7 @@
 """What a command proposer sees of this machine: bubblewrap around it, with the workspace read-only but for its work.
 
+Where there is none, `landlock_jail.py` takes its place.
+
 Shown, read-only: the system, our Python, what is on PATH, where the command's programs lie, what else the command
 names by an absolute path, and `proposer.readable`.
 Writable: an empty /tmp and HOME, what the step may write, and the workspace's top, where new files are thrown away but
@@ -22,9 +24,11 @@ from urllib.parse import urlsplit
 
 from bco_graph.config import ProposerConfig
 from bco_graph.errors import ConfigError
-from bco_graph.evaluation.sandbox import closed_system, strongest
+from bco_graph.evaluation import landlock
+from bco_graph.evaluation.sandbox import closed_system, left_open, strongest
 from bco_graph.evaluation.shown import python_binds, python_folders, system_binds, to_hide
 from bco_graph.proposers import jailed
+from bco_graph.proposers.landlock_jail import LandlockJail
 from bco_graph.proposers.step_files import STEP_FILES, SUBMISSION
 from bco_graph.proposers.workspace import SCAFFOLD, writable_paths
 from bco_graph.protocols import Step
@@ -55,7 +59,7 @@ class Jail:
             shutil.rmtree(left, ignore_errors=True)  # of a run that was killed
         folder = Path(tempfile.mkdtemp(prefix=_TOP, dir=workspace.parent))
         try:
-            yield Top.lay(folder, workspace, step, self._before(workspace, environment), self._launcher())
+            yield Top.lay(folder, workspace, step, environment, self._before(workspace, environment), self._launcher())
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -94,9 +98,18 @@ class Top:
     workspace: Path
     copied: tuple[str, ...]
     argv: list[str]
+    environment: Mapping[str, str]
 
     @classmethod
-    def lay(cls, folder: Path, workspace: Path, step: Step[Any], before: Sequence[str], after: Sequence[str]) -> Top:
+    def lay(
+        cls,
+        folder: Path,
+        workspace: Path,
+        step: Step[Any],
+        environment: Mapping[str, str],
+        before: Sequence[str],
+        after: Sequence[str],
+    ) -> Top:
         writable = writable_paths(step)
         copied = (*STEP_FILES, *(name for name in writable if name != SCAFFOLD))
         argv = [*before, "--bind", str(folder), str(workspace)]
@@ -106,7 +119,8 @@ class Top:
             else:
                 how = "--bind" if path.name == SCAFFOLD and SCAFFOLD in writable else "--ro-bind"
                 argv += [how, str(path), str(path)]
-        return cls(folder, workspace, copied, [*argv, "--remount-ro", "/", "--chdir", str(workspace), *after])
+        argv += ["--remount-ro", "/", "--chdir", str(workspace), *after]
+        return cls(folder, workspace, copied, argv, environment)
 
     def collect(self) -> list[str]:
         """Take what the step may leave over into the workspace; the paths of what else was made, which is not kept."""
@@ -128,7 +142,7 @@ def find_jail(
     hide: Sequence[Path],
     gateway_url: str,
     gateway_socket: Path | None,
-) -> Jail | None:
+) -> Jail | LandlockJail | None:
     """How this machine can confine a command; None where it cannot, or is not to. Raises ConfigError for `required`,
     and for a readable path that is not there."""
     readable = [Path(path).expanduser().absolute() for path in config.readable]
@@ -137,17 +151,26 @@ def find_jail(
     if config.sandbox == "off":
         return None
     found = strongest()
-    if found.name != "bubblewrap":
-        if config.sandbox == "required":
-            raise ConfigError(
-                f"proposer.sandbox is required and there is none: {found.reason}. Install bubblewrap and allow user "
-                "namespaces, or set proposer.sandbox to auto or off to run the command unconfined"
-            )
+    if found.name != "bubblewrap" and config.sandbox == "required":
+        raise ConfigError(
+            f"proposer.sandbox is required and there is less than bubblewrap: {found.reason}. Install bubblewrap and "
+            "allow user namespaces, or set proposer.sandbox to auto or off to run the command with what there is"
+        )
+    if found.name == "none":
         log.warning("the proposer's command is not confined, it has this user's files and network: %s", found.reason)
         return None
     home = environment.get("HOME")
     programs = _programs(config.command, environment.get("PATH", ""), home)
     shown = tuple(dict.fromkeys([*programs, *readable, *(path.resolve() for path in readable)]))
+    if found.name == "landlock":
+        log.warning(
+            "the proposer's command is confined by Landlock only, which leaves open %s: %s",
+            left_open(landlock.abi()), found.reason,
+        )  # fmt: skip
+        names = [*_FOR_PROGRAMS, *(_FOR_NETWORK if config.network else ())]
+        system = [Path("/etc", name) for name in names] + [Path("/etc/resolv.conf")] * config.network
+        shown = (*shown, *(path for path in system if path.exists()))
+        return LandlockJail(shown, tuple(hide), config.network, gateway_url)
     return Jail(shown, tuple(hide), config.network, gateway_url, gateway_socket)
 
 

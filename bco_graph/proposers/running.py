@@ -12,6 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from bco_graph.evaluation.worker import kill_tree
+
 HEAD_BYTES = 8_000
 TAIL_BYTES = 24_000
 _MARGIN = 4_096
@@ -98,12 +100,15 @@ async def run_program(
 
 
 async def _end(process: asyncio.subprocess.Process, timeout_s: float) -> int | None:
-    """The exit code, or None at the limit; the group is dead afterwards, on cancellation too."""
+    """The exit code, or None at the limit; it, its group and what it has below it are dead afterwards, on cancellation
+    too."""
     try:
         return await asyncio.wait_for(process.wait(), timeout_s)
     except TimeoutError:
         return None
     finally:
+        if process.returncode is None:
+            kill_tree(process.pid)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
