@@ -7,7 +7,7 @@ a submission checked                intake.py
 the tool loop                       agent.py, loop.py; its tools: tools.py; how calls are written: replies.py
 how an edit is applied              editing.py
 a call as LangChain sees it          chat_face.py
-a CLI in the workspace              command.py, running.py, step_files.py; what it sees: jail.py, jailed.py
+a CLI in the workspace              command.py, running.py, step_files.py; what it sees: jail.py, landlock_jail.py
 a person                            handoff.py
 a recorded run                      replay.py
 """
