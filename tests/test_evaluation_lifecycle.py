@@ -422,6 +422,17 @@ def _without_bubblewrap(tmp_path: Path, script: str) -> subprocess.CompletedProc
     )  # fmt: skip
 
 
+def test_a_python_that_was_started_by_a_path_with_dots_finds_the_same_sandbox() -> None:
+    program = Path(sys.executable)
+    dotted = program.parent / ".." / program.parent.name / program.name
+    script = "from bco_graph.evaluation import pick_sandbox; print(pick_sandbox().describe())"
+    said = {
+        subprocess.run([str(path), "-c", script], capture_output=True, text=True, check=True).stdout
+        for path in (program, dotted)
+    }
+    assert len(said) == 1
+
+
 def test_where_there_is_no_bubblewrap_required_refuses_and_auto_says_what_there_is(tmp_path: Path) -> None:
     needs_sandbox("landlock")
     script = (

@@ -264,3 +264,20 @@ def test_where_nothing_confines_required_refuses_and_auto_warns(
     required = ProposerConfig(kind="command", command=["sh"], sandbox="required")
     with pytest.raises(ConfigError, match=r"proposer\.sandbox is required and .* bwrap is not on PATH"):
         CommandProposer(required, gateway_url="", token_for=str)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_a_folder_on_path_that_the_user_may_not_look_at_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    tmp_path.chmod(0o700)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+            found = jail._programs(["sh"], f"{tmp_path}/bin:/usr/bin", "/nonexistent")
+            os._exit(0 if Path(tmp_path, "bin") not in found else 3)
+        except BaseException:
+            os._exit(4)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

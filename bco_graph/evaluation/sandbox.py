@@ -20,7 +20,15 @@ from typing import Literal
 
 from bco_graph.errors import ConfigError
 from bco_graph.evaluation import landlock, worker
-from bco_graph.evaluation.shown import below_tmp, python_binds, python_folders, readable, system_binds, to_hide
+from bco_graph.evaluation.shown import (
+    below_tmp,
+    executable,
+    python_binds,
+    python_folders,
+    readable,
+    system_binds,
+    to_hide,
+)
 
 Isolation = Literal["task", "candidate", "none"]
 """`task`: own namespaces for each task, nothing of one is seen by another; `candidate`: one sandbox around all tasks
@@ -94,7 +102,7 @@ class Sandbox:
             ours = [str(path) for path in (folder / "scaffold", _WORKER, _GRAPH_ENTRY)]
             rules = {"read": [*read, *ours], "listed": listed}
         return Launch(
-            argv=[sys.executable, *_FLAGS, str(_WORKER)],
+            argv=[executable(), *_FLAGS, str(_WORKER)],
             environment=_environment(str(folder / "work")), cwd=str(folder / "work"), isolation=self.isolation,
             scaffold=str(folder / "scaffold"), socket=str(socket_path), work=str(folder / "work"), keep=[],
             landlock=rules,
@@ -167,13 +175,13 @@ def _second_best(reason: str) -> Sandbox:
     return Sandbox("none", "none", f"{reason}; {lacking}")
 
 
-_PYTHON = [sys.executable, *_FLAGS, "/worker.py"]
+_PYTHON = [executable(), *_FLAGS, "/worker.py"]
 
 
 def _environment(home: str) -> dict[str, str]:
     """All that a candidate's process is given. It is bubblewrap's own environment too: /proc would show that."""
     environment = {
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"]),
+        "PATH": os.pathsep.join([str(Path(executable()).parent), "/usr/local/bin", "/usr/bin", "/bin"]),
         "LANG": "C.UTF-8",
         "HOME": home,
         "TMPDIR": home,

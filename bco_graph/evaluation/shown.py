@@ -37,7 +37,10 @@ def python_binds(shown: Sequence[Path]) -> list[str]:
 
 def python_folders() -> list[Path]:
     """Folders outside of /usr that hold our Python and its packages, as they are named and as they resolve."""
-    named = [Path(prefix) for prefix in (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)]
+    prefixes = (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)
+    named = [
+        Path(os.path.normpath(prefix)) for prefix in prefixes
+    ]  # a command such as `../venv/bin/bco` leaves its dots
     found: list[Path] = []
     for folder in [*named, *(prefix.resolve() for prefix in named)]:
         if not any(folder.is_relative_to(known) for known in [Path("/usr"), *found]):
@@ -45,10 +48,15 @@ def python_folders() -> list[Path]:
     return found
 
 
+def executable() -> str:
+    """Our Python, by a path that is the same inside."""
+    return os.path.normpath(sys.executable)
+
+
 def _links_to_python(shown: Sequence[Path]) -> list[tuple[str, str]]:
     """The links that lead from our executable to a file that is shown, each with what it points to."""
     links = []
-    path = Path(sys.executable)
+    path = Path(executable())
     while path.is_symlink():
         to = path.readlink()
         if not any(path.is_relative_to(folder) for folder in [Path("/usr"), *shown]):
@@ -93,8 +101,16 @@ def _around(folder: Path, hidden: Sequence[Path]) -> Iterator[tuple[Path, bool]]
         yield folder, True
     elif folder not in hidden:
         yield folder, False
-        for child in folder.iterdir():
+        for child in _children(folder):
             if child.is_dir() and not child.is_symlink():
                 yield from _around(child, hidden)
             elif child.exists():
                 yield child, True
+
+
+def _children(folder: Path) -> list[Path]:
+    """None where this user may not list them: then nothing that it starts may."""
+    try:
+        return list(folder.iterdir())
+    except PermissionError:
+        return []

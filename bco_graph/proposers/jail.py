@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,7 +25,7 @@ from bco_graph.config import ProposerConfig
 from bco_graph.errors import ConfigError
 from bco_graph.evaluation import landlock
 from bco_graph.evaluation.sandbox import closed_system, left_open, strongest
-from bco_graph.evaluation.shown import python_binds, python_folders, system_binds, to_hide
+from bco_graph.evaluation.shown import executable, python_binds, python_folders, system_binds, to_hide
 from bco_graph.proposers import jailed
 from bco_graph.proposers.landlock_jail import LandlockJail
 from bco_graph.proposers.step_files import STEP_FILES, SUBMISSION
@@ -86,7 +85,7 @@ class Jail:
         port = urlsplit(self.gateway_url).port
         forwards = not self.network and self.gateway_socket is not None and port is not None
         way = f"{port}:{_INSIDE}/gateway.sock" if forwards else "-"
-        return ["--", sys.executable, "-I", "-S", "-B", f"{_INSIDE}/jailed.py", way]
+        return ["--", executable(), "-I", "-S", "-B", f"{_INSIDE}/jailed.py", way]
 
 
 @dataclass(frozen=True)
@@ -190,7 +189,8 @@ def _programs(command: Iterable[str], path: str, home: str | None) -> list[Path]
         found = shutil.which(word, path=path) if word and " " not in word else None
         if found is not None:
             folders += [Path(found).absolute().parent, *_installation(Path(found).resolve())]
-    outside = [folder for folder in folders if folder.exists() and str(folder) not in ("/", home)]
+    # PATH may name a folder that this user may not look at, where `Path.exists` raises.
+    outside = [folder for folder in folders if os.access(folder, os.F_OK) and str(folder) not in ("/", home)]
     return list(dict.fromkeys(folder for folder in outside if not folder.is_relative_to("/usr")))
 
 

@@ -8,7 +8,6 @@ files are seen; docs/SANDBOX.md says what else Landlock leaves open.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from bco_graph.evaluation import worker
-from bco_graph.evaluation.shown import readable
+from bco_graph.evaluation.shown import executable, readable
 from bco_graph.proposers import landlocked
 from bco_graph.proposers.step_files import SUBMISSION
 from bco_graph.proposers.workspace import SCAFFOLD, writable_paths
@@ -51,7 +50,7 @@ class LandlockJail:
             for path in made:
                 path.touch()
             own = {"HOME": str(home), "TMPDIR": str(folder / "tmp")}
-            argv = [sys.executable, "-I", "-S", "-B", landlocked.__file__, str(rules)]
+            argv = [executable(), "-I", "-S", "-B", landlocked.__file__, str(rules)]
             yield Place(argv, {**environment, **own}, tuple(made))
 
     def _link_from(self, home: Path, known: Path) -> None:
