@@ -88,27 +88,36 @@ async def test_nothing_of_the_run_but_the_workspace_is_seen_and_no_other_run_or_
     assert found[len(outside) :] == [["workspace"], ["runs"], "SKILL.md\n", ["iter_000"]]
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "open('iterations/iter_000/traces/t1.json', 'a').write('x')",
-        "import os; os.remove('SKILL.md')",
-        "import os; open('new', 'w').write('x'); os.replace('new', 'SKILL.md')",
-        "open('iterations/new', 'w')",
-        "import shutil; shutil.rmtree('iterations')",
-        "import os; os.chmod('SKILL.md', 0o777)",
-        "import os; os.rename('scaffold', 'elsewhere')",
-        "open('/usr/new', 'w')",
-        "import subprocess; subprocess.run(['mount', '-o', 'remount,rw', '/usr'], check=True)",
-    ],
-)
-async def test_evidence_and_system_cannot_be_changed(run_folder: Path, code: str) -> None:
+FORBIDDEN = [
+    "open('iterations/iter_000/traces/t1.json', 'a').write('x')",
+    "import os; os.remove('SKILL.md')",
+    "open('iterations/new', 'w')",
+    "import shutil; shutil.rmtree('iterations')",
+    "import os; os.rename('scaffold', 'elsewhere')",
+    "open('/usr/new', 'w')",
+]
+
+
+async def changes_nothing(run_folder: Path, code: str) -> None:
     before = snapshot(run_folder)
     with pytest.raises(StepFailed, match="exit code 1"):
         await perform(run_folder, f"{code}\n{SUBMIT}")
     after = snapshot(run_folder)
     assert after.pop("workspace/STEP.md")
     assert after == before
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        *FORBIDDEN,
+        "import os; open('new', 'w').write('x'); os.replace('new', 'SKILL.md')",
+        "import os; os.chmod('SKILL.md', 0o777)",
+        "import subprocess; subprocess.run(['mount', '-o', 'remount,rw', '/usr'], check=True)",
+    ],
+)
+async def test_evidence_and_system_cannot_be_changed(run_folder: Path, code: str) -> None:
+    await changes_nothing(run_folder, code)
     assert stat.S_IMODE((run_folder / "workspace" / "SKILL.md").stat().st_mode) != 0o777
 
 

@@ -16,9 +16,8 @@ from bco_graph.errors import ConfigError, StepFailed
 from bco_graph.evaluation import Sandbox, landlock
 from bco_graph.proposers import jail
 from bco_graph.proposers.command import CommandProposer
-from bco_graph.proposers.tree import snapshot
 from tests.test_proposers_command import SUBMIT
-from tests.test_proposers_jail import ASK, gateway, perform, run_folder, seen
+from tests.test_proposers_jail import ASK, FORBIDDEN, changes_nothing, gateway, perform, run_folder, seen
 
 __all__ = ["run_folder"]  # a fixture
 pytestmark = pytest.mark.skipif(landlock.abi() < landlock.SCOPE_ABI, reason="the kernel's Landlock is too old")
@@ -43,27 +42,16 @@ async def test_nothing_of_the_run_but_the_workspace_is_read_and_no_other_run_or_
 @pytest.mark.parametrize(
     "code",
     [
-        "open('iterations/iter_000/traces/t1.json', 'a').write('x')",
+        *FORBIDDEN,
         "import os; os.truncate('SKILL.md', 0)",
-        "import os; os.remove('SKILL.md')",
         "import os; os.replace('submission.json', 'SKILL.md')",
-        "open('iterations/new', 'w')",
         "open('new', 'w')",
-        "import shutil; shutil.rmtree('iterations')",
-        "import os; os.rename('scaffold', 'elsewhere')",
         "import os; os.link('SKILL.md', 'scaffold/SKILL.md')",
-        "open('/usr/new', 'w')",
         "import os, pathlib; open(pathlib.Path(os.getcwd()).parents[2] / 'new', 'w')",
     ],
 )
 async def test_evidence_and_system_cannot_be_changed(run_folder: Path, code: str) -> None:
-    before = snapshot(run_folder)
-    with pytest.raises(StepFailed, match="exit code 1") as failed:
-        await perform(run_folder, f"{code}\n{SUBMIT}")
-    assert "PermissionError" in str(failed.value) or "OSError" in str(failed.value)
-    after = snapshot(run_folder)
-    assert after.pop("workspace/STEP.md")
-    assert after == before
+    await changes_nothing(run_folder, code)
 
 
 async def test_edits_and_results_are_kept_and_home_is_thrown_away(run_folder: Path) -> None:
