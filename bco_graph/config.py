@@ -23,7 +23,7 @@ from bco_graph.sections import Name, Section
 from bco_graph.sections import nearest as nearest
 from bco_graph.sink_sections import SINKS, Sink
 from bco_graph.state import Method, NodeName
-from bco_graph.strict_json import is_too_deep
+from bco_graph.strict_json import MAX_DEPTH, is_too_deep
 
 RunName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
 
@@ -239,6 +239,8 @@ def _foreign(value: Any, where: str) -> typing.Iterator[str]:
 def check_config(raw: dict[str, Any], *, source: str = "config", base: Path | None = None) -> RunConfig:
     """RunConfig of a plain mapping; `base` is where relative folders start (None: left as they are)."""
     raw, source = _with_models_file(raw, source, base or Path())
+    if is_too_deep(raw):
+        raise ConfigError(f"{source}: more than {MAX_DEPTH} lists and mappings lie within one another")
     try:
         config = RunConfig.model_validate(raw)
     except ValidationError as error:

@@ -23,7 +23,8 @@ class Check(TypedDict):
 
 async def examine(config: RunConfig) -> list[Check]:
     """Every check, also after one has failed. Nothing is written to the run folder."""
-    return [_suite(config), _sandbox(config), _disk(config), _git(), *await examine_roles(config)]
+    checks = [_suite(config), _sandbox(config), _proposer(config), _disk(config), _git()]
+    return [*checks, *await examine_roles(config)]
 
 
 async def examine_roles(config: RunConfig) -> list[Check]:
@@ -51,6 +52,17 @@ def _sandbox(config: RunConfig) -> Check:
     except BcoError as error:
         return Check(what="sandbox", ok=False, found=str(error))
     return Check(what="sandbox", ok=True, found=sandbox.describe())
+
+
+def _proposer(config: RunConfig) -> Check:
+    """Whether it can be made; its model, where it has one, is a role and is asked with the others."""
+    from bco_graph.proposers import describe_proposer
+
+    what = f"proposer {config.proposer.kind}"
+    try:
+        return Check(what=what, ok=True, found=describe_proposer(config.proposer))
+    except BcoError as error:
+        return Check(what=what, ok=False, found=str(error))
 
 
 def _disk(config: RunConfig) -> Check:

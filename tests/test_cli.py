@@ -56,6 +56,27 @@ def first_beliefs(path: str) -> dict[str, Any]:
     return {"ops": [op]}
 
 
+@pytest.mark.parametrize(
+    ("proposer", "code", "said"),
+    [
+        ({"kind": "command", "command": ["sh", "{prompt}"]}, 0, ("proposer command", "/sh,", "the gateway alone")),
+        ({"kind": "command", "command": ["sh"], "sandbox": "off"}, 0, ("not confined",)),
+        ({"kind": "command", "command": ["no-such-cli"]}, 1, ("'no-such-cli', which is not on PATH",)),
+        ({"kind": "command", "command": ["sh"], "environment": ["NO_SUCH_KEY"]}, 1, ("'NO_SUCH_KEY'",)),
+        ({"kind": "replay", "recording": "none"}, 1, ("is no folder",)),
+        ({"kind": "nobody"}, 1, ("'nobody' is unknown",)),
+    ],
+)
+def test_the_doctor_says_who_proposes_and_what_is_lacking(
+    tmp_path: Path, server: ScriptedModelServer, proposer: dict[str, Any], code: int, said: tuple[str, ...]
+) -> None:
+    write_config(tmp_path, server, proposer=proposer)
+    checks = json.loads(bco(tmp_path, "doctor", "bco.yaml", "--json", code=code))["checks"]
+    (found,) = [check for check in checks if check["what"].startswith("proposer ")]
+    assert found["ok"] == (code == 0)
+    assert all(part in f"{found['what']} {found['found']}" for part in said)
+
+
 def test_a_run_by_hand_from_the_first_command_to_the_exported_scaffold(
     tmp_path: Path, server: ScriptedModelServer
 ) -> None:

@@ -147,3 +147,11 @@ def test_settings_are_yaml_values_of_dotted_keys_and_checked_like_the_file() -> 
 def test_what_is_no_setting_is_refused(setting: str) -> None:
     with pytest.raises(ConfigError, match=r"no setting|not YAML|cannot be set"):
         check_config(with_overrides(raw(), parse_settings([setting])))
+
+
+def test_a_config_in_code_that_is_nested_too_deeply_is_refused() -> None:
+    deep: Any = 0
+    for _ in range(300):
+        deep = {"a": deep}
+    with pytest.raises(ConfigError, match="more than 100 lists and mappings lie within one another"):
+        check_config(raw(suite_options=deep))

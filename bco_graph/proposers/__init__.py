@@ -61,15 +61,35 @@ def make_proposer(
 
         return HandoffProposer(config)
     if config.kind == "replay":
-        from bco_graph.proposers.replay import ReplayProposer
-
-        if config.recording is None:
-            raise ConfigError('proposer.kind is "replay", so proposer.recording must name the folder of a recording')
-        return ReplayProposer(Path(config.recording))
+        return _replay(config)
     factory = _stranger(config.kind)
     return factory(
         config, calls=calls, capabilities=capabilities, gateway_url=gateway_url, token_for=token_for
     )  # fmt: skip
+
+
+def describe_proposer(config: ProposerConfig) -> str:
+    """Who proposes, and what confines a command; raises ConfigError as `make_proposer` does."""
+    if config.kind == "command":
+        from bco_graph.proposers.command import CommandProposer
+
+        return CommandProposer(config, gateway_url="", token_for=lambda _: "").describe()
+    if config.kind == "replay":
+        _replay(config)
+        return f"the recording {config.recording}"
+    if config.kind == "agent":
+        return "the model of roles.proposer"
+    if config.kind == "handoff":
+        return "whoever calls `bco step` and `bco submit`"
+    return f"{_stranger(config.kind).__module__}, installed"
+
+
+def _replay(config: ProposerConfig) -> Proposer:
+    from bco_graph.proposers.replay import ReplayProposer
+
+    if config.recording is None:
+        raise ConfigError('proposer.kind is "replay", so proposer.recording must name the folder of a recording')
+    return ReplayProposer(Path(config.recording))
 
 
 def _stranger(kind: str) -> Callable[..., Proposer]:

@@ -77,6 +77,11 @@ class CommandProposer:
             config, self._environment, hide=hide, gateway_url=gateway_url, gateway_socket=gateway_socket
         )
 
+    def describe(self) -> str:
+        """Which program, and what confines it."""
+        program = shutil.which(self._config.command[0], path=self._environment.get("PATH"))
+        return f"{program or self._config.command[0]}, {self._jail.describe() if self._jail else 'not confined'}"
+
     async def perform(self, step: Step[T]) -> StepResult[T]:
         intake = Intake(step, self._config.max_refusals)
         deadline = time.monotonic() + self._config.timeout_s

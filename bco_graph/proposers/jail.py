@@ -50,6 +50,9 @@ class Jail:
     gateway_url: str
     gateway_socket: Path | None
 
+    def describe(self) -> str:
+        return f"in bubblewrap, with {'the network' if self.network else 'the gateway alone to reach'}"
+
     @contextmanager
     def entered(self, step: Step[Any], environment: Mapping[str, str]) -> Iterator[Top]:
         """The workspace's top as the command sees it, for one run of the command; see `Top`."""

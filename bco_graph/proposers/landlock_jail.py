@@ -33,6 +33,9 @@ class LandlockJail:
     network: bool
     gateway_url: str
 
+    def describe(self) -> str:
+        return f"under Landlock, with {'the network' if self.network else 'TCP to the gateway alone'}"
+
     @contextmanager
     def entered(self, step: Step[Any], environment: Mapping[str, str]) -> Iterator[Place]:
         """How to start the command, for one run of it; see `Place`."""
