@@ -239,8 +239,8 @@ def _foreign(value: Any, where: str) -> typing.Iterator[str]:
 def check_config(raw: dict[str, Any], *, source: str = "config", base: Path | None = None) -> RunConfig:
     """RunConfig of a plain mapping; `base` is where relative folders start (None: left as they are)."""
     raw, source = _with_models_file(raw, source, base or Path())
-    if is_too_deep(raw):
-        raise ConfigError(f"{source}: more than {MAX_DEPTH} lists and mappings lie within one another")
+    if is_too_deep({"config": raw}):  # as run.json holds it
+        raise ConfigError(f"{source}: {MAX_DEPTH} lists and mappings, or more, lie within one another")
     try:
         config = RunConfig.model_validate(raw)
     except ValidationError as error:

@@ -28,6 +28,7 @@ from typing import IO, Any
 
 from bco_graph.errors import RunExists, RunLocked, RunUnreadable
 from bco_graph.state import Method, candidate_id
+from bco_graph.strict_json import is_too_deep
 
 RUN_SCHEMA_VERSION = 1
 _SMALLEST_DATABASE = 512
@@ -116,6 +117,8 @@ class RunFolder:
             raise RunUnreadable(f"{self.root} holds no run (no run.json): `bco run CONFIG` makes one") from error
         except (OSError, ValueError, RecursionError) as error:
             raise RunUnreadable(f"{self.manifest} is torn or no JSON: {error}; it was left as it is") from error
+        if is_too_deep(manifest):
+            raise RunUnreadable(f"{self.manifest} is nested too deeply to be ours; it was left as it is")
         version = manifest.get("schema_version") if isinstance(manifest, dict) else None
         if not isinstance(version, int) or isinstance(version, bool):
             raise RunUnreadable(f"{self.manifest} has no schema_version: it was not written by bco-graph")

@@ -56,7 +56,18 @@ def test_a_copy_of_a_run_that_followed_links_is_refused_and_left_as_it_is(tmp_pa
     assert snapshot(copied.root) == before
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema_version": "1"}', '{"schema_version": true}', "\xff"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"schema_version": 1, "config": ' + "[" * 300 + "]" * 300 + "}",
+        '{"schema_version": "1"}',
+        '{"schema_version": true}',
+        "\xff",
+    ],
+)
 def test_a_torn_manifest_is_refused_and_left_as_it_is(tmp_path: Path, text: str) -> None:
     folder = made(tmp_path / "r")
     folder.manifest.write_bytes(text.encode("latin-1"))
