@@ -35,6 +35,8 @@ def edit(content: bytes, old: str, new: str) -> Edited:
     """`content` with the only occurrence of `old` replaced by `new`; raises ToolRefused and changes nothing else."""
     if not old:
         raise ToolRefused("`old` is empty: give the text to replace, or create a file with write_file")
+    if any("\ud800" <= char <= "\udfff" for char in new):
+        raise ToolRefused("`new` holds half of a surrogate pair, which is no character")
     bom = content.startswith(_BOM)
     body = content.removeprefix(_BOM).decode("utf-8", "surrogateescape")
     text, old = body.replace("\r\n", "\n"), old.replace("\r\n", "\n")

@@ -265,6 +265,7 @@ def test_a_stored_response_that_is_no_completion_says_nothing_about_who_asked(
     server: ScriptedModelServer, tmp_path: Path, stored: Any
 ) -> None:
     target = server.deployment("toy", temperature=0)
+    server.script("toy", ["ok"])
     with opened(tmp_path / "made", target) as room:
         room.ask(says("once"))
     db = sqlite3.connect(tmp_path / "made" / "cache.sqlite")

@@ -206,6 +206,7 @@ def test_any_search_answers_or_is_refused(arguments: JSON) -> None:
 @given(broken_text("a\r\nb = 1  \r\n\r\nc\n").map(lambda t: t.encode("utf-8", "surrogateescape")
                                                   if all(not "\ud800" <= c <= "\udfff" for c in t) else b"\xff\r\nb"),
        st.one_of(st.sampled_from(["b = 1", "a\nb = 1\n", "c", "\r\n"]), texts), texts)  # fmt: skip
+@example(b"b = 1", "b = 1", "\ud800")
 def test_an_edit_replaces_the_one_place_or_is_refused(content: bytes, old: str, new: str) -> None:
     made = refused_or(ToolRefused, lambda: edit(content, old, new))
     if made is not None:
