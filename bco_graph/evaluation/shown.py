@@ -38,9 +38,8 @@ def python_binds(shown: Sequence[Path]) -> list[str]:
 def python_folders() -> list[Path]:
     """Folders outside of /usr that hold our Python and its packages, as they are named and as they resolve."""
     prefixes = (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)
-    named = [
-        Path(os.path.normpath(prefix)) for prefix in prefixes
-    ]  # a command such as `../venv/bin/bco` leaves its dots
+    # A Python that was started as `../venv/bin/python` keeps the dots.
+    named = [Path(os.path.normpath(prefix)) for prefix in prefixes]
     found: list[Path] = []
     for folder in [*named, *(prefix.resolve() for prefix in named)]:
         if not any(folder.is_relative_to(known) for known in [Path("/usr"), *found]):

@@ -73,7 +73,8 @@ class Jail:
         if home := environment.get("HOME"):
             argv += ["--tmpfs", home]
         ours = python_folders()
-        argv += [*system_binds(), *python_binds(ours), *_etc(network=self.network)]
+        argv += [*system_binds(), *python_binds(ours)]
+        argv += [w for name, file in _etc(network=self.network).items() for w in ("--ro-bind-try", str(file), name)]
         theirs = [path for path in self.shown if not any(path.is_relative_to(known) for known in (*ours, Path("/usr")))]
         argv += [word for path in theirs for word in ("--ro-bind", str(path), str(path))]
         for folder in to_hide([workspace.parent, *self.hide], [Path("/usr"), *ours, *theirs]):
@@ -169,19 +170,16 @@ def find_jail(
             "the proposer's command is confined by Landlock only, which leaves open %s: %s",
             left_open(landlock.abi()), found.reason,
         )  # fmt: skip
-        names = [*_FOR_PROGRAMS, *(_FOR_NETWORK if config.network else ())]
-        system = [Path("/etc", name) for name in names] + [Path("/etc/resolv.conf")] * config.network
-        shown = (*shown, *(path for path in system if path.exists()))
+        shown = (*shown, *(path for path in _etc(network=config.network).values() if path.exists()))
         return LandlockJail(shown, tuple(hide), config.network, gateway_url)
     return Jail(shown, tuple(hide), config.network, gateway_url, gateway_socket)
 
 
-def _etc(*, network: bool) -> list[str]:
+def _etc(*, network: bool) -> dict[str, Path]:
+    """What is shown of /etc, and which file each really is where a link of the machine's would lead out of the jail."""
     names = [*_FOR_PROGRAMS, *(_FOR_NETWORK if network else ())]
-    binds = [word for name in names for word in ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")]
-    if network:
-        binds += ["--ro-bind-try", str(Path("/etc/resolv.conf").resolve()), "/etc/resolv.conf"]
-    return binds
+    files = {f"/etc/{name}": Path("/etc", name) for name in names}
+    return {**files, **({"/etc/resolv.conf": Path("/etc/resolv.conf").resolve()} if network else {})}
 
 
 def _programs(command: Iterable[str], path: str, home: str | None) -> list[Path]:
